@@ -1,0 +1,52 @@
+"""Parameters and FLOPs, summed from the weight table."""
+
+from __future__ import annotations
+
+from partrain.model.decoder import EMBEDDING, decoder_weights, num_layers
+from partrain.model.weights import Weight, local_numel, shard_size
+from partrain.spec.model import ModelSpec
+
+
+def parameters(model: ModelSpec) -> int:
+    """Parameters of the whole model, each counted once: ties once, padding not at all."""
+    return sum(weight.numel for weight in decoder_weights(model) if weight.tied_to is None)
+
+
+def stage_weights(model: ModelSpec, first: int, last: int) -> tuple[Weight, ...]:
+    """Weights that the layers `first` to `last` (inclusive) hold; a tie inside them is held once."""
+    held = [weight for weight in decoder_weights(model) if first <= weight.layer <= last]
+    names = {weight.name for weight in held}
+    return tuple(weight for weight in held if weight.tied_to not in names)
+
+
+def rank_parameters(model: ModelSpec, *, tp: int, first: int, last: int) -> int:
+    """Parameters that each rank of a stage holds, padding included."""
+    return sum(local_numel(weight, tp) for weight in stage_weights(model, first, last))
+
+
+def padded_vocab(model: ModelSpec, tp: int) -> int:
+    """Rows of the embedding over all shards, padding included."""
+    embedding = next(weight for weight in decoder_weights(model) if weight.name == EMBEDDING)
+    return shard_size(embedding, tp) * tp
+
+
+def layer_flops(model: ModelSpec, sequence_length: int) -> tuple[float, ...]:
+    """Forward FLOPs a token of each pipeline layer.
+
+    2 a matrix element (a multiplication and an addition) and, for attention over the whole sequence,
+    4 sequence_length x num_heads x head_size a block (Chowdhery et al. 2022, PaLM, appendix B). Skips
+    norms, activations and softmax (below 1 % from hidden size 1024 on), and does not halve attention for
+    the causal mask, as that definition of MFU does not.
+    """
+    flops = [0.0] * num_layers(model)
+    for weight in decoder_weights(model):
+        if len(weight.shape) == 2 and weight.layer > 0:
+            flops[weight.layer] += 2.0 * weight.numel
+    for block in range(model.num_layers):
+        flops[block + 1] += 4.0 * sequence_length * model.num_heads * model.head_size
+    return tuple(flops)
+
+
+def flops_per_token(model: ModelSpec, sequence_length: int) -> float:
+    """Forward and backward FLOPs a token: the backward pass does twice the forward's work."""
+    return 3.0 * sum(layer_flops(model, sequence_length))

@@ -1,0 +1,35 @@
+"""What others found out about data and machines, as values passed down to the pure rooms."""
+
+from __future__ import annotations
+
+from partrain.spec.section import Count, Section, Whole
+
+
+class DatasetFacts(Section):
+    """A dataset as the plan needs to know it."""
+
+    source: str
+    """As the job names it (paths made absolute)."""
+    num_tokens: Whole | None
+    """Tokens in all; None: without end (synthetic)."""
+    vocab_size: Count | None
+    """Every token is below this; None: any vocabulary will do (synthetic)."""
+
+
+class MachineFacts(Section):
+    """The devices of one node, and what they can do."""
+
+    device: str
+    """`cpu` or `cuda`."""
+    name: str
+    """Name of the device, as the catalogue or the driver has it."""
+    num_devices: Whole
+    """Devices of a node; on `cpu` ranks share the machine, and this is its cores."""
+    memory_bytes: Whole | None
+    """Memory of a device (of the whole machine on `cpu`); None: not known."""
+    bf16_flops: float | None
+    """Dense bf16 peak of a device in FLOP/s; None: not known."""
+    fp32_flops: float | None
+    """Peak of a device for fp32 matrix products in FLOP/s (not TF32); None: not known."""
+    origin: str
+    """Where these facts come from, in words."""
