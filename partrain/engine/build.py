@@ -1,0 +1,70 @@
+"""Plan -> a DeepSpeed engine with this rank's share of the model."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.ops import __compatible_ops__
+
+from partrain.engine.groups import TensorGroup, tensor_group
+from partrain.engine.optimizer import ClippingAdamW, parameter_groups
+from partrain.engine.pipeline import pipeline_module
+from partrain.errors import RunError
+from partrain.layout.ranks import coordinate_of
+from partrain.plan.plan import Plan
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+
+
+def join_world(device: str) -> None:
+    """Meet the other ranks, as the environment names them."""
+    # DeepSpeed would compile a shared-memory op at start, with all ranks waiting for it.
+    __compatible_ops__["deepspeed_shm_comm"] = False
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    deepspeed.init_distributed(dist_backend=BACKENDS[device], auto_mpi_discovery=False, verbose=False)
+
+
+def build_engine(plan: Plan, *, rank: int, device: torch.device) -> Any:
+    """The engine of `rank`. Collective over the world.
+
+    Raises RunError when this rank's parameters are not those of the plan.
+    """
+    group = tensor_group(plan.layout, rank)
+    module = pipeline_module(
+        plan.model,
+        plan.layout,
+        group=group,
+        seed=plan.training.seed,
+        device=device,
+        dtype=DTYPES[plan.training.precision],
+    )
+    check_parameters(plan, rank, sum(p.numel() for p in module.parameters()))
+    groups = parameter_groups(module.parameters(), plan.training.optimizer.weight_decay)
+    engine, *_ = deepspeed.initialize(
+        model=module, model_parameters=groups, **_configuration(plan, groups, group)
+    )
+    return engine
+
+
+def _configuration(plan: Plan, groups: list[dict[str, Any]], group: TensorGroup) -> dict[str, Any]:
+    """Configuration and, without ZeRO, the optimizer in place of the configured one."""
+    config = dict(plan.deepspeed)
+    if plan.layout.zero:
+        return {"config": config}
+    del config["optimizer"]
+    return {"config": config, "optimizer": ClippingAdamW(groups, plan.training.optimizer, group)}
+
+
+def check_parameters(plan: Plan, rank: int, found: int) -> None:
+    """Raise RunError when `rank` holds another number of parameters than the plan says."""
+    stage = plan.stages[coordinate_of(rank, plan.layout).pp]
+    if found != stage.parameters:
+        raise RunError(
+            f"rank {rank} (stage {stage.stage}) holds {found} parameters, the plan says {stage.parameters}",
+            hint="the plan was made by another version of partrain: plan again",
+        )

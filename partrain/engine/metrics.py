@@ -1,0 +1,106 @@
+"""Step records: made in one place, written to metrics.jsonl and TensorBoard by rank 0."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.tensorboard import SummaryWriter
+
+from partrain.plan.plan import Plan
+from partrain.run.folder import RunFolder
+from partrain.run.records import StepRecord
+
+SCALARS = {
+    "loss": "train/loss",
+    "lr": "train/learning_rate",
+    "grad_norm": "train/gradient_norm",
+    "tokens_per_s": "speed/tokens_per_s",
+    "step_s": "speed/step_s",
+    "tflops": "speed/tflops_per_device",
+    "mfu": "speed/mfu",
+    "peak_bytes": "memory/peak_bytes",
+}
+"""Record field -> TensorBoard name."""
+
+
+def peak_memory(device: torch.device) -> int:
+    """Largest memory of any rank so far, in bytes. Collective over the world."""
+    if device.type == "cuda":
+        here = torch.cuda.max_memory_allocated(device)
+    else:
+        unit = 1 if sys.platform == "darwin" else 1024
+        here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    largest = torch.tensor(float(here), dtype=torch.float64, device=device)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return int(largest)
+
+
+class Recorder:
+    """Writes each step's record as it ends; on ranks other than 0 it only knows the step."""
+
+    def __init__(self, plan: Plan, folder: RunFolder, rank: int) -> None:
+        self.plan, self.step = plan, 0
+        self._file = self._board = None
+        if rank:
+            return
+        self._file = open(folder.metrics, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed in close)
+        self._board = SummaryWriter(str(folder.tensorboard), purge_step=1)
+        self._board.add_text("job", _code(folder.job.read_text(encoding="utf-8", errors="replace")), 0)
+        self._board.add_text("plan", _code(plan.to_json()), 0)
+
+    def begin(self, step: int) -> None:
+        """`step` is under way."""
+        self.step = step
+
+    def record(
+        self, step: int, *, loss: float, lr: float, grad_norm: float, step_s: float, peak_bytes: int
+    ) -> None:
+        """`step` has ended."""
+        if self._file is None:
+            return
+        layout = self.plan.layout
+        tokens = layout.global_batch_size * self.plan.training.sequence_length
+        flops = self.plan.flops_per_token * tokens / step_s / layout.world_size
+        record = StepRecord(
+            step=step,
+            loss=loss,
+            lr=lr,
+            grad_norm=grad_norm,
+            step_s=step_s,
+            tokens=tokens * step,
+            tokens_per_s=tokens / step_s,
+            flops=flops,
+            mfu=self._mfu(flops),
+            peak_bytes=peak_bytes,
+            time=time.time(),
+        )
+        self._file.write(record.to_json() + "\n")
+        if step % self.plan.log_every == 0 or step == self.plan.training.steps:
+            self._draw(record)
+
+    def _mfu(self, flops: float) -> float | None:
+        machine = self.plan.machine
+        peak = machine.bf16_flops if self.plan.training.precision == "bf16" else machine.fp32_flops
+        return flops / peak if peak else None
+
+    def _draw(self, record: StepRecord) -> None:
+        values: dict[str, Any] = {**vars(record), "tflops": record.flops / 1e12}
+        for field, name in SCALARS.items():
+            if values[field] is not None:
+                self._board.add_scalar(name, values[field], record.step)  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        """All that was recorded is on disk."""
+        if self._file is not None and self._board is not None:
+            self._file.close()
+            self._board.close()
+
+
+def _code(text: str) -> str:
+    """Markdown that shows `text` as it is."""
+    return "".join(f"    {line}\n" for line in text.splitlines())

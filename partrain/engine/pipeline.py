@@ -1,0 +1,135 @@
+"""The plan's layers and stage bounds -> DeepSpeed's PipelineModule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from torch import Tensor, nn
+
+from partrain.engine.groups import TensorGroup, topology
+from partrain.engine.initial import materialise
+from partrain.engine.modules import (
+    Block,
+    Embedding,
+    Head,
+    Norm,
+    Positions,
+    Table,
+    tied_head,
+    weight_table,
+)
+from partrain.engine.tensor_parallel import Region, vocabulary_cross_entropy
+from partrain.layout.layout import Layout
+from partrain.model.decoder import HEAD
+from partrain.spec.model import ModelSpec
+
+Build = Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of DeepSpeed's layers: which pipeline layer it belongs to, and how it is made."""
+
+    layer: int
+    build: Build
+    tied: str = ""
+    """Key of the module that several parts share; empty: none."""
+    forward: Callable[[Any, Tensor], Tensor] | None = None
+    """What a tied part does with the shared module; None: its own forward."""
+
+
+def decoder_parts(model: ModelSpec, region: Region, recompute: str) -> tuple[Part, ...]:
+    """The decoder in pipeline order; layers that have two steps become two parts."""
+    table, last = weight_table(model), model.num_layers + 1
+    tied = "embedding" if model.tie_embeddings else ""
+    parts = [Part(0, lambda: Embedding(table, region), tied=tied)]
+    if model.position == "learned":
+        parts.append(Part(0, lambda: Positions(table, region)))
+    for block in range(model.num_layers):
+        parts.append(Part(block + 1, _block(model, table, block, region=region, recompute=recompute)))
+    parts.append(Part(last, lambda: Norm(model, table, "final_norm", region)))
+    if tied:
+        return (*parts, Part(last, lambda: Embedding(table, region), tied=tied, forward=tied_head))
+    return (*parts, Part(last, lambda: Head(table, region)))
+
+
+def _block(model: ModelSpec, table: Table, block: int, *, region: Region, recompute: str) -> Build:
+    return lambda: Block(model, table, block, region=region, recompute=recompute)
+
+
+class _Spec(LayerSpec):
+    """A layer that is built, with its first values, only on the stage that holds it."""
+
+    def __init__(self, build: Build) -> None:
+        super().__init__(nn.Module)
+        self.make = build
+
+    def build(self, log: bool = False) -> nn.Module:
+        return self.make()
+
+
+class _TiedSpec(TiedLayerSpec):
+    """The same, for a module that several layers share; the last stage's copy comes from its own part."""
+
+    def __init__(self, part: Part, build: Build) -> None:
+        super().__init__(part.tied, nn.Module, forward_fn=part.forward, tied_weight_attr=["weight"])
+        self.make = build
+
+    def build(self, log: bool = False) -> nn.Module:
+        return self.make()
+
+
+class _Stages(PipelineModule):
+    """A PipelineModule cut at the plan's own bounds: DeepSpeed's methods neither know the head's cost nor
+    keep every stage from being empty."""
+
+    def __init__(self, bounds: tuple[int, ...], **arguments: Any) -> None:
+        object.__setattr__(self, "_bounds", bounds)
+        super().__init__(**arguments)
+
+    def _partition_layers(self, method: str = "uniform") -> None:
+        self.parts = list(self._bounds)
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
+
+
+def part_bounds(parts: tuple[Part, ...], stage_bounds: tuple[int, ...]) -> tuple[int, ...]:
+    """Bounds over parts from bounds over layers."""
+    return tuple(sum(part.layer < bound for part in parts) for bound in stage_bounds)
+
+
+def pipeline_module(
+    model: ModelSpec,
+    layout: Layout,
+    *,
+    group: TensorGroup,
+    seed: int,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> PipelineModule:
+    """This rank's stage with its first values, and the loss. Collective over the world."""
+    region = Region(group, layout.sequence_parallel)
+    parts = decoder_parts(model, region, layout.recompute)
+    head = weight_table(model)[HEAD]
+
+    def with_values(build: Build) -> Build:
+        def made() -> nn.Module:
+            module = build()
+            materialise(module, group, seed=seed, device=device, dtype=dtype)
+            return module
+
+        return made
+
+    def loss(logits: Tensor, labels_BT: Tensor) -> Tensor:
+        return vocabulary_cross_entropy(logits, labels_BT, head, group)
+
+    specs = [
+        _TiedSpec(part, with_values(part.build)) if part.tied else _Spec(with_values(part.build))
+        for part in parts
+    ]
+    bounds = part_bounds(parts, layout.stage_bounds)
+    return _Stages(bounds, layers=specs, topology=topology(layout), loss_fn=loss)

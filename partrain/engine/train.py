@@ -1,0 +1,61 @@
+"""One optimizer step, and the loop over them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partrain.data.sources import TokenSource
+from partrain.data.tokens import batch
+from partrain.engine.metrics import Recorder, peak_memory
+from partrain.engine.optimizer import ClippingAdamW
+from partrain.layout.ranks import coordinate_of
+from partrain.plan.learning_rate import learning_rate
+from partrain.plan.plan import Plan
+
+Batch = tuple[Tensor, Tensor]
+
+
+def batches(
+    source: TokenSource, plan: Plan, *, step: int, replica: int, device: torch.device
+) -> Iterator[Batch]:
+    """Inputs and labels [B, T] of each micro-batch of `replica`: a pure function of the step.
+
+    First and last stage and every tensor rank read them on their own; nothing is sent.
+    """
+    for micro_batch in range(plan.layout.num_micro_batches):
+        tokens = torch.from_numpy(
+            batch(source, plan.layout, step=step, replica=replica, micro_batch=micro_batch)
+        ).to(device)
+        yield tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> tuple[float, float]:
+    """One optimizer step: the mean loss of the global batch, and the gradient's norm before clipping."""
+    optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+    loss = float(engine.train_batch(micro_batches))
+    norm = optimizer.grad_norm if isinstance(optimizer, ClippingAdamW) else engine.get_global_grad_norm()
+    return loss, float(norm)
+
+
+def train(
+    engine: Any, plan: Plan, source: TokenSource, *, rank: int, device: torch.device, recorder: Recorder
+) -> None:
+    """All steps of the plan; every step is recorded."""
+    replica, wish = coordinate_of(rank, plan.layout).dp, plan.training
+    last = time.monotonic()
+    for step in range(1, wish.steps + 1):
+        recorder.begin(step)
+        lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
+        micro_batches = batches(source, plan, step=step, replica=replica, device=device)
+        loss, grad_norm = train_step(engine, micro_batches, lr=lr)
+        peak_bytes = peak_memory(device)
+        now = time.monotonic()
+        recorder.record(step, loss=loss, lr=lr, grad_norm=grad_norm, step_s=now - last, peak_bytes=peak_bytes)
+        last = now

@@ -1,0 +1,122 @@
+"""Entry on every rank: `python -m partrain.engine.worker RUN/plan.json`.
+
+Reads the plan, meets the other ranks, checks, builds, trains; decides nothing. Whatever ends it is
+written down for the agent that watches it, with its traceback.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from partrain.errors import PartrainError, RunError
+from partrain.layout.ranks import coordinate_of
+from partrain.plan.plan import Plan
+from partrain.run.failures import EXIT_OWN_ERROR, EXIT_PEER_LOST, write_failure
+from partrain.run.folder import RunFolder
+from partrain.run.lifeline import tie_to_parent
+from partrain.run.records import Failure
+
+log = logging.getLogger(__name__)
+
+PEER_LOST = re.compile(
+    r"connection (closed|reset|refused|was likely closed)|broken pipe|socket (closed|timeout)|remote process"
+    r"|timed out waiting|NCCL.*(remote|system) error|heartbeat|store.*(wait|timed out)",
+    re.IGNORECASE,
+)
+"""What gloo, NCCL and the rendezvous store say when another rank has gone away."""
+
+
+class Progress:
+    """Step a rank is in, for the word it leaves when it fails."""
+
+    def __init__(self) -> None:
+        self.recorder: Any = None
+
+    @property
+    def step(self) -> int | None:
+        """None: before the first."""
+        return self.recorder.step or None if self.recorder is not None else None
+
+
+def run(plan: Plan, folder: RunFolder, rank: int, progress: Progress) -> None:
+    """Train to the end of the plan. Imports the engine late: its faults are this rank's to report."""
+    import torch
+    import torch.distributed as dist
+
+    from partrain.data.sources import open_source
+    from partrain.data.tokens import check_tokens
+    from partrain.engine.build import build_engine, join_world
+    from partrain.engine.metrics import Recorder
+    from partrain.engine.train import train
+
+    wish, size = plan.training, plan.layout.world_size
+    join_world(plan.machine.device)
+    if dist.get_world_size() != size:
+        raise RunError(f"the plan has {size} ranks, {dist.get_world_size()} were started")
+    device = torch.device("cpu")
+    if plan.machine.device == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    source = open_source(
+        plan.data, sequence_length=wish.sequence_length, vocab_size=plan.model.vocab_size, seed=wish.seed
+    )
+    check_tokens(source, part=rank, parts=size)
+    engine = build_engine(plan, rank=rank, device=device)
+    progress.recorder = recorder = Recorder(plan, folder, rank)
+    train(engine, plan, source, rank=rank, device=device, recorder=recorder)
+    recorder.close()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def is_peer_lost(error: BaseException) -> bool:
+    """Whether `error` says that another rank went away, rather than that this one failed."""
+    return type(error).__name__.startswith("Dist") or (
+        isinstance(error, (RuntimeError, OSError))
+        and not isinstance(error, PartrainError)
+        and PEER_LOST.search(str(error)) is not None
+    )
+
+
+def report(error: BaseException, folder: RunFolder, *, rank: int, step: int | None) -> int:
+    """Write down why this rank ends; its exit code."""
+    peer = is_peer_lost(error)
+    text = "" if isinstance(error, PartrainError) else traceback.format_exc()
+    lines = str(error).strip().splitlines()
+    message = (
+        str(error)
+        if isinstance(error, PartrainError)
+        else f"{type(error).__name__}: {lines[0] if lines else ''}"
+    )
+    kind = "peer" if peer else "error"
+    write_failure(folder, Failure(rank, time.time(), kind, message, text, step))
+    log.error("%s", text or message)
+    return EXIT_PEER_LOST if peer else EXIT_OWN_ERROR
+
+
+def main(plan_file: Path) -> int:
+    """Exit code of this rank."""
+    tie_to_parent()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    rank, folder, progress = int(os.environ["RANK"]), RunFolder(plan_file.parent), Progress()
+    try:
+        plan = Plan.from_json(plan_file.read_text(encoding="utf-8"))
+        log.info("rank %d at %s", rank, coordinate_of(rank, plan.layout))
+        run(plan, folder, rank, progress)
+    except Exception as error:
+        return report(error, folder, rank=rank, step=progress.step)
+    return 0
+
+
+if __name__ == "__main__":
+    code = main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: the destructors of half-dead process groups would wait for ranks that are gone.
+    os._exit(code)

@@ -1,0 +1,127 @@
+"""What `auto` becomes: the simplest legal value, and in words why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from partrain.layout.rules import Proposal, tensor_degrees
+from partrain.spec.facts import MachineFacts
+from partrain.spec.job import JobSpec
+from partrain.spec.model import ModelSpec
+from partrain.spec.numbers import divisors
+
+LARGEST_AUTO_MICRO_BATCH = 8
+"""Sequences: matrix products of a decoder are wide enough by then, and activations grow with every one."""
+
+MICRO_BATCHES_A_STAGE = 4
+"""With m = 4 pp micro-batches the bubble, (pp - 1) / (m + pp - 1), stays below a fifth."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A job's layout with every `auto` decided."""
+
+    proposal: Proposal
+    recompute: str
+    origins: Mapping[str, str]
+    """Key path of each `auto` -> why it became what it is."""
+
+    @property
+    def exhausted(self) -> frozenset[str]:
+        """Key paths of each `auto` that has no legal value."""
+        wish = self.proposal
+        none = wish.sequence_parallel and wish.tp == 1 and "parallel.tp" in self.origins
+        return frozenset({"parallel.tp"} if none else ())
+
+
+def choose(job: JobSpec, *, model: ModelSpec | None, machine: MachineFacts) -> Choice:
+    """The layout that `job` asks for, with the simplest legal value for each `auto`.
+
+    What is given is taken as it is; whether it is legal is judged by `layout.rules`.
+    """
+    origins: dict[str, str] = {}
+    parallel, training = job.parallel, job.training
+    proposal = Proposal(
+        model=model,
+        machine=machine,
+        nodes=job.hardware.nodes,
+        sequence_length=training.sequence_length,
+        global_batch_size=training.global_batch_size,
+        precision="fp32",
+        dp=_one(parallel.dp, "parallel.dp", origins),
+        pp=_one(parallel.pp, "parallel.pp", origins),
+        tp=_one(parallel.tp, "parallel.tp", origins),
+        zero=1 if parallel.zero == "auto" else parallel.zero,
+        sequence_parallel=parallel.sequence_parallel is True,
+        micro_batch_size=None,
+    )
+    if parallel.zero == "auto":
+        origins["parallel.zero"] = "auto: optimizer states sharded over dp, which is legal with everything"
+    for decide in (_precision, _tensor_group, _sequence_parallel, _micro_batch):
+        proposal = decide(job, proposal, origins)
+    if training.recompute == "auto":
+        origins["training.recompute"] = "auto: nothing is computed twice"
+    recompute = "none" if training.recompute == "auto" else training.recompute
+    return Choice(proposal, recompute, origins)
+
+
+def _one(value: int | str, path: str, origins: dict[str, str]) -> int:
+    if isinstance(value, int):
+        return value
+    origins[path] = "auto: the simplest"
+    return 1
+
+
+def _precision(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Proposal:
+    given = job.training.precision
+    if given != "auto":
+        return replace(wish, precision=given)
+    if wish.zero == 0:
+        precision, why = "fp32", "zero 0 is for fp32"
+    elif wish.machine.device == "cpu":
+        precision, why = "fp32", "on CPUs"
+    else:
+        precision, why = "bf16", "on GPUs"
+    origins["training.precision"] = f"auto: {why}"
+    return replace(wish, precision=precision)
+
+
+def _tensor_group(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Proposal:
+    """An `auto` tp is 1, unless sequence parallelism is asked for: then the smallest that can have it."""
+    if job.parallel.tp != "auto" or not wish.sequence_parallel:
+        return wish
+    if wish.model is None:
+        # Whether there is such a degree cannot be judged without a model.
+        return replace(wish, sequence_parallel=False)
+    tp = next(tensor_degrees(wish), 1)
+    origins["parallel.tp"] = "auto: the smallest legal with sequence_parallel"
+    return replace(wish, tp=tp)
+
+
+def _sequence_parallel(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Proposal:
+    if job.parallel.sequence_parallel != "auto":
+        return wish
+    legal = wish.tp > 1 and wish.sequence_length % wish.tp == 0
+    if wish.tp == 1:
+        why = "no tensor group"
+    else:
+        why = "tp divides the sequence" if legal else "tp does not divide the sequence"
+    origins["parallel.sequence_parallel"] = f"auto: {why}"
+    return replace(wish, sequence_parallel=legal)
+
+
+def _micro_batch(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Proposal:
+    given = job.training.micro_batch_size
+    if given != "auto":
+        return replace(wish, micro_batch_size=given)
+    each, rest = divmod(wish.global_batch_size, wish.dp)
+    if rest:
+        return wish
+    most, limit = LARGEST_AUTO_MICRO_BATCH, f"up to {LARGEST_AUTO_MICRO_BATCH}"
+    if wish.pp > 1:
+        most = min(most, each // (MICRO_BATCHES_A_STAGE * wish.pp))
+        limit += f" that leaves {MICRO_BATCHES_A_STAGE} micro-batches a stage, else 1"
+    micro = max(value for value in divisors(each) if value <= max(1, most))
+    origins["training.micro_batch_size"] = f"auto: the largest divisor of global_batch_size / dp {limit}"
+    return replace(wish, micro_batch_size=micro)

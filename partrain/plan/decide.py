@@ -1,0 +1,232 @@
+"""Job, machine and data -> plan, or all that stands against it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+
+import partrain
+from partrain.errors import Fault, InfeasibleError, Reason, SpecError
+from partrain.layout.layout import Layout
+from partrain.layout.notes import notes
+from partrain.layout.rules import reasons
+from partrain.layout.stages import balanced_bounds
+from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_parameters
+from partrain.plan.choose import Choice, choose
+from partrain.plan.ds_config import deepspeed_config
+from partrain.plan.plan import Plan, StagePlan, TrainingPlan
+from partrain.plan.resolved import origins_of, resolved_job
+from partrain.spec.catalog import UnknownName, node
+from partrain.spec.facts import DatasetFacts, MachineFacts
+from partrain.spec.job import JobSpec
+from partrain.spec.load import Reading, is_doubtful, place_of
+from partrain.spec.model import ModelSpec
+from partrain.spec.resolve import resolve_model
+
+
+def decide(
+    reading: Reading,
+    *,
+    machine: MachineFacts,
+    data: DatasetFacts | None,
+    data_faults: Sequence[Fault] = (),
+) -> Plan:
+    """The plan for a job; `machine` is this one, which `hardware.node` replaces.
+
+    `data` is None when `data_faults` say why. Raises SpecError with all faults of job, data and layout
+    together; InfeasibleError when only values that were `auto` stand against each other.
+    """
+    job = reading.job
+    if job is None:
+        raise SpecError(_ordered([*reading.faults, *(_placed(fault, reading) for fault in data_faults)]))
+    if data is None and not data_faults:
+        raise ValueError("data is None without a fault")
+    here, unknown_node = _machine(job, machine)
+    vocabulary = data.vocab_size if data else None
+    resolved = resolve_model(job.model, sequence_length=job.training.sequence_length, vocab_size=vocabulary)
+    choice = choose(job, model=resolved.model, machine=here)
+    unknown = {"data.train": data is None, "hardware.node": bool(unknown_node)}
+    doubtful = reading.doubtful.union(path for path, is_unknown in unknown.items() if is_unknown)
+    judged = (*resolved.reasons, *reasons(choice.proposal), *_too_few_tokens(job, data), *_long_warm_up(job))
+    sure = (reason for reason in judged if not any(is_doubtful(doubtful, path) for path in reason.paths))
+    against = (*unknown_node, *sure)
+    if reading.faults or data_faults or against:
+        raise _refusal(reading, data_faults, against, exhausted=choice.exhausted)
+    assert resolved.model is not None
+    assert data is not None
+    plan = _plan(job, model=resolved.model, data=data, choice=choice)
+    found = {**resolved.origins, **_origins(job, here), **reading.origins, **choice.origins}
+    return plan.model_copy(update={"origins": origins_of(resolved_job(job, plan), found)})
+
+
+def _machine(job: JobSpec, here: MachineFacts) -> tuple[MachineFacts, tuple[Reason, ...]]:
+    """The machine the job is for, or this one with the reason why that is not known."""
+    wanted = job.hardware.node
+    if wanted is None or (wanted == "cpu" and here.device == "cpu"):
+        return here, ()
+    try:
+        return node(wanted), ()
+    except UnknownName as error:
+        allowed, nearest = ", ".join(error.known), " or ".join(error.nearest)
+        return here, (Reason(("hardware.node",), str(error), allowed, nearest),)
+
+
+def _too_few_tokens(job: JobSpec, data: DatasetFacts | None) -> tuple[Reason, ...]:
+    """A sample is a sequence and the token after it."""
+    length = job.training.sequence_length
+    if data is None or data.num_tokens is None or data.num_tokens > length:
+        return ()
+    said = f"{data.num_tokens} tokens are too few for a sequence of {length} and the token after it"
+    fix = f"sequence_length: {data.num_tokens - 1}" if data.num_tokens > 1 else "more data"
+    return (Reason(("data.train", "training.sequence_length"), said, f"{length + 1} tokens or more", fix),)
+
+
+def _long_warm_up(job: JobSpec) -> tuple[Reason, ...]:
+    """As with `steps` given, which `spec.rules` judges: the peak learning rate must be reached."""
+    warmup, tokens = job.training.schedule.warmup_steps, job.training.tokens
+    if job.training.steps is not None or tokens is None or warmup < _steps(job):
+        return ()
+    steps = _steps(job)
+    said = f"warmup_steps={warmup} is not less than the {steps} steps that tokens={tokens:g} make"
+    paths = ("training.schedule.warmup_steps", "training.tokens")
+    return (Reason(paths, said, f"0 to {steps - 1}", f"warmup_steps: {steps // 10}"),)
+
+
+def _refusal(
+    reading: Reading, data_faults: Sequence[Fault], against: Sequence[Reason], *, exhausted: frozenset[str]
+) -> SpecError | InfeasibleError:
+    """All faults together; infeasible when each comes of an `auto` that had nothing legal to become."""
+    faults = [*reading.faults, *(_placed(fault, reading) for fault in data_faults)]
+    judged = [_fault(reason, reading) for reason in against]
+    infeasible = not faults and all(
+        exhausted.intersection(reason.paths) or not _given(reason, reading) for reason in against
+    )
+    return (InfeasibleError if infeasible else SpecError)(_ordered([*faults, *judged]))
+
+
+def _given(reason: Reason, reading: Reading) -> list[str]:
+    """Those of the reason's paths that the job gives a value other than `auto`."""
+    return [path for path in reason.paths if path in reading.places and not _is_auto(path, reading.job)]
+
+
+def _is_auto(path: str, job: JobSpec | None) -> bool:
+    value: object = job
+    for key in path.split("."):
+        value = getattr(value, key, None)
+    return value == "auto"
+
+
+def _fault(reason: Reason, reading: Reading) -> Fault:
+    path = (*_given(reason, reading), reason.paths[0])[0]
+    return Fault(path, reason.message, reason.allowed, reason.fix, place_of(reading, path))
+
+
+def _placed(fault: Fault, reading: Reading) -> Fault:
+    return fault if fault.place else replace(fault, place=place_of(reading, fault.path))
+
+
+def _ordered(faults: Sequence[Fault]) -> list[Fault]:
+    """Faults as they stand in the file, then those of options, then those without a place."""
+
+    def key(fault: Fault) -> tuple[bool, bool, str, int, int]:
+        place = fault.place
+        if place is None:
+            return (True, True, "", 0, 0)
+        return (False, place.line == 0, place.source, place.line, place.column)
+
+    return sorted(faults, key=key)
+
+
+def _origins(job: JobSpec, machine: MachineFacts) -> dict[str, str]:
+    origins = {"hardware.node": machine.origin}
+    if job.training.steps is None:
+        origins["training.steps"] = "training.tokens / (global_batch_size x sequence_length), rounded up"
+    return origins
+
+
+def _steps(job: JobSpec) -> int:
+    training = job.training
+    if training.steps is not None:
+        return training.steps
+    assert training.tokens is not None
+    return ceil(training.tokens / (training.global_batch_size * training.sequence_length))
+
+
+def _layout(model: ModelSpec, choice: Choice) -> Layout:
+    wish = choice.proposal
+    assert wish.micro_batch_size is not None
+    return Layout(
+        dp=wish.dp,
+        pp=wish.pp,
+        tp=wish.tp,
+        zero=wish.zero,
+        sequence_parallel=wish.sequence_parallel,
+        micro_batch_size=wish.micro_batch_size,
+        num_micro_batches=wish.num_micro_batches,
+        recompute=choice.recompute,
+        # The embedding costs next to nothing and has no weight without decay: it goes with a block.
+        stage_bounds=balanced_bounds(layer_flops(model, wish.sequence_length), wish.pp, min_first=2),
+    )
+
+
+def _stages(model: ModelSpec, layout: Layout) -> tuple[StagePlan, ...]:
+    ranges = zip(layout.stage_bounds, (bound - 1 for bound in layout.stage_bounds[1:]), strict=False)
+    return tuple(
+        StagePlan(
+            stage=stage,
+            first=first,
+            last=last,
+            parameters=rank_parameters(model, tp=layout.tp, first=first, last=last),
+        )
+        for stage, (first, last) in enumerate(ranges)
+    )
+
+
+def _plan(job: JobSpec, *, model: ModelSpec, data: DatasetFacts, choice: Choice) -> Plan:
+    """The plan, its origins still to be told."""
+    wish = choice.proposal
+    layout = _layout(model, choice)
+    stages = _stages(model, layout)
+    training = TrainingPlan.model_validate(
+        {
+            "sequence_length": wish.sequence_length,
+            "steps": _steps(job),
+            "precision": wish.precision,
+            "seed": job.training.seed,
+            "optimizer": job.training.optimizer,
+            "schedule": job.training.schedule,
+        }
+    )
+    largest = max(stage.parameters for stage in stages)
+    return Plan(
+        version=1,
+        partrain=partrain.__version__,
+        name=job.name,
+        model=model,
+        data=data,
+        training=training,
+        layout=layout,
+        nodes=wish.nodes,
+        machine=wish.machine,
+        stages=stages,
+        parameters=parameters(model),
+        flops_per_token=flops_per_token(model, wish.sequence_length),
+        deepspeed=deepspeed_config(training, layout, rank_parameters=largest, raw=job.deepspeed),
+        env=job.launch.env,
+        run_dir=job.run.dir,
+        log_every=job.monitor.log_every,
+        origins={},
+        notes=(*_auto_notes(choice), *notes(wish)),
+    )
+
+
+def _auto_notes(choice: Choice) -> tuple[str, ...]:
+    """Degrees that were `auto`."""
+    wish = choice.proposal
+    degrees = [
+        f"{name} {getattr(wish, name)}" for name in ("dp", "pp", "tp") if f"parallel.{name}" in choice.origins
+    ]
+    if not degrees:
+        return ()
+    return (f"auto took the simplest legal degrees: {', '.join(degrees)}; this version does not search",)

@@ -1,0 +1,79 @@
+"""Plan -> the configuration that DeepSpeed gets. Every value that has a default there is written out,
+since the defaults have changed between releases (gradient_clipping became 1.0 in 0.19.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from partrain.layout.layout import Layout
+from partrain.plan.plan import TrainingPlan
+
+NEVER = 1_000_000_000
+"""Steps between DeepSpeed's own prints; it cannot be told to print nothing."""
+
+MAX_BUCKET = 500_000_000
+"""Elements of a communication bucket at most: DeepSpeed's default, which a small model need not allocate."""
+
+
+def deepspeed_config(
+    training: TrainingPlan, layout: Layout, *, rank_parameters: int, raw: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The engine's configuration; `raw` is the job's `deepspeed` section, checked before.
+
+    `rank_parameters`: parameters of the largest stage's rank, which bound the buckets.
+    """
+    bucket = min(rank_parameters, MAX_BUCKET)
+    config: dict[str, Any] = {
+        "train_batch_size": layout.global_batch_size,
+        "train_micro_batch_size_per_gpu": layout.micro_batch_size,
+        "gradient_accumulation_steps": layout.num_micro_batches,
+        "optimizer": _optimizer(training),
+        # Without ZeRO the engine's own clipping knows the first stage only; ours is in the optimizer.
+        "gradient_clipping": training.optimizer.grad_clip if layout.zero else 0.0,
+        "zero_optimization": {
+            "stage": layout.zero,
+            "reduce_bucket_size": bucket,
+            "allgather_bucket_size": bucket,
+            "overlap_comm": False,
+        },
+        "bf16": {"enabled": training.precision == "bf16", "check_grad_overflow": False},
+        "pipeline": {
+            # The defaults assume equal activations on the tensor ranks and would mix sequence shards.
+            "pipe_partitioned": False,
+            "grad_partitioned": False,
+            "activation_checkpoint_interval": 0,
+        },
+        "steps_per_print": NEVER,
+        "wall_clock_breakdown": False,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+    if training.precision == "bf16":
+        config["data_types"] = {"grad_accum_dtype": "fp32"}
+    return merged(config, raw)
+
+
+def _optimizer(training: TrainingPlan) -> dict[str, Any]:
+    wish = training.optimizer
+    return {
+        "type": "AdamW",
+        "params": {
+            "lr": wish.lr,
+            "betas": list(wish.betas),
+            "eps": wish.eps,
+            "weight_decay": wish.weight_decay,
+            # torch's own optimizer: DeepSpeed's is compiled on the user's machine at start.
+            "torch_adam": True,
+            "fused": True,
+        },
+    }
+
+
+def merged(config: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` with `raw` laid over it, section by section."""
+    result = dict(config)
+    for key, value in raw.items():
+        ours = result.get(key)
+        both = isinstance(ours, Mapping) and isinstance(value, Mapping)
+        result[key] = merged(ours, value) if both else value  # type: ignore[arg-type]
+    return result

@@ -1,0 +1,69 @@
+"""metrics.jsonl as its readers see it: while it grows, and with whatever a crash left in it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+from partrain.run.reading import object_in, open_regular, read_tail
+from partrain.run.records import StepRecord
+
+_CHUNK_BYTES = 2**18
+_LONGEST_LINE_BYTES = 2**16
+_KINDS = {"int": (int,), "float": (int, float), "float | None": (int, float, type(None))}
+_FIELDS = {field.name: _KINDS[str(field.type)] for field in fields(StepRecord)}
+
+
+def record_from(line: str | bytes) -> StepRecord | None:
+    """The record that a line spells; None: it is not one. Keys of later versions are left aside."""
+    value = object_in(line)
+    if value is None or not all(_fits(value.get(name, ""), kinds) for name, kinds in _FIELDS.items()):
+        return None
+    return StepRecord(**{name: value[name] for name in _FIELDS})
+
+
+def _fits(value: object, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def last_record(path: Path) -> StepRecord | None:
+    """The last whole record of a file, read from its end; None: it has none."""
+    for line in reversed(read_tail(path, _LONGEST_LINE_BYTES).split(b"\n")):
+        record = record_from(line)
+        if record is not None:
+            return record
+    return None
+
+
+class MetricsTail:
+    """The records that were appended since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def read(self) -> tuple[StepRecord, ...]:
+        """Whole new records, at most a chunk of them; lines that are no record are left out.
+
+        A line without its end is left for later, unless it is too long ever to be a record.
+        """
+        data = self._next_chunk()
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) == _CHUNK_BYTES:
+            end = len(data)
+        self._offset += end
+        found = (record_from(line) for line in data[:end].splitlines())
+        return tuple(record for record in found if record is not None)
+
+    def _next_chunk(self) -> bytes:
+        try:
+            descriptor = open_regular(self._path)
+        except OSError:
+            return b""
+        try:
+            return os.pread(descriptor, _CHUNK_BYTES, self._offset)
+        except OSError:
+            return b""
+        finally:
+            os.close(descriptor)

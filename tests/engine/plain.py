@@ -1,0 +1,143 @@
+"""A decoder and its training loop in plain PyTorch: one process, no engine, nothing split.
+
+The independent reference of the layout tests. It shares the names and first values of the weights with
+the product, and the data order; every operation is written out here again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from partrain.data.order import sample_index
+from partrain.data.sources import open_source
+from partrain.engine.groups import ALONE
+from partrain.engine.initial import initial_values
+from partrain.model.decoder import decoder_weights
+from partrain.plan.learning_rate import learning_rate
+from partrain.plan.plan import Plan
+
+Weights = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Step:
+    loss: float
+    grad_norm: float
+
+
+def first_weights(plan: Plan) -> Weights:
+    weights = [weight for weight in decoder_weights(plan.model) if weight.tied_to is None]
+    values = {w.name: initial_values(w, ALONE, seed=plan.training.seed, dtype=torch.float32) for w in weights}
+    if plan.model.tie_embeddings:
+        values["head.weight"] = values["embedding.weight"]
+    return {
+        name: value[: plan.model.vocab_size] if name in ("embedding.weight", "head.weight") else value
+        for name, value in values.items()
+    }
+
+
+def norm(x: torch.Tensor, w: Weights, name: str, plan: Plan) -> torch.Tensor:
+    x32 = x.float()
+    if plan.model.norm == "rmsnorm":
+        y = x32 * (x32.pow(2).mean(-1, keepdim=True) + plan.model.norm_eps).rsqrt()
+        return (y * w[f"{name}.weight"].float()).to(x.dtype)
+    y = (x32 - x32.mean(-1, keepdim=True)) / (
+        x32.var(-1, unbiased=False, keepdim=True) + plan.model.norm_eps
+    ).sqrt()
+    return (y * w[f"{name}.weight"].float() + w[f"{name}.bias"].float()).to(x.dtype)
+
+
+def rotate(x: torch.Tensor, theta: float) -> torch.Tensor:
+    """Each pair (x[i], x[i + D/2]) turned by position * theta^(-2i/D), as complex numbers."""
+    length, size = x.shape[1], x.shape[-1]
+    angle = torch.arange(length).float()[:, None] * theta ** (-torch.arange(0, size, 2).float() / size)[None]
+    turn = torch.polar(torch.ones_like(angle), angle)[:, None]
+    pair = torch.complex(x[..., : size // 2].float(), x[..., size // 2 :].float()) * turn
+    return torch.cat((pair.real, pair.imag), -1).to(x.dtype)
+
+
+def attention(x: torch.Tensor, w: Weights, prefix: str, plan: Plan) -> torch.Tensor:
+    model, (batch, length) = plan.model, x.shape[:2]
+    q, k, v = (
+        linear(x, w, f"{prefix}.{name}").view(batch, length, -1, model.head_size)
+        for name in ("query", "key", "value")
+    )
+    if model.position == "rotary":
+        q, k = rotate(q, model.rope_theta), rotate(k, model.rope_theta)
+    share = model.num_heads // model.num_kv_heads
+    k, v = k.repeat_interleave(share, 2), v.repeat_interleave(share, 2)
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k).float() / math.sqrt(model.head_size)
+    scores = scores + torch.full((length, length), float("-inf")).triu(1)
+    y = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).to(x.dtype), v)
+    return linear(y.flatten(2), w, f"{prefix}.output")
+
+
+def linear(x: torch.Tensor, w: Weights, name: str) -> torch.Tensor:
+    y = x @ w[f"{name}.weight"].t()
+    return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
+
+
+def mlp(x: torch.Tensor, w: Weights, prefix: str, plan: Plan) -> torch.Tensor:
+    up = linear(x, w, f"{prefix}.up")
+    if plan.model.activation == "swiglu":
+        gate = linear(x, w, f"{prefix}.gate")
+        return linear(gate * gate.sigmoid() * up, w, f"{prefix}.down")
+    return linear(F.gelu(up, approximate="tanh"), w, f"{prefix}.down")
+
+
+def loss_of(w: Weights, plan: Plan, tokens: torch.Tensor) -> torch.Tensor:
+    x = w["embedding.weight"][tokens[:, :-1]]
+    if plan.model.position == "learned":
+        x = x + w["positions.weight"][: x.shape[1]]
+    for block in range(plan.model.num_layers):
+        prefix = f"layers.{block}"
+        x = x + attention(norm(x, w, f"{prefix}.attention_norm", plan), w, f"{prefix}.attention", plan)
+        x = x + mlp(norm(x, w, f"{prefix}.mlp_norm", plan), w, f"{prefix}.mlp", plan)
+    logits = norm(x, w, "final_norm", plan) @ w["head.weight"].t()
+    return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def global_batch(plan: Plan, step: int) -> torch.Tensor:
+    source = open_source(
+        plan.data,
+        sequence_length=plan.training.sequence_length,
+        vocab_size=plan.model.vocab_size,
+        seed=plan.training.seed,
+    )
+    size = plan.layout.global_batch_size
+    places = range((step - 1) * size, step * size)
+    rows = [source.sample(sample_index(p, num_samples=source.num_samples, seed=source.seed)) for p in places]
+    return torch.stack([torch.from_numpy(row) for row in rows])
+
+
+def train(plan: Plan, steps: int) -> list[Step]:
+    """Losses and gradient norms of a loop over whole global batches, with fp32 master weights."""
+    wish, masters = plan.training.optimizer, first_weights(plan)
+    dtype = torch.bfloat16 if plan.training.precision == "bf16" else torch.float32
+    masters = {name: value.to(dtype).float().requires_grad_() for name, value in masters.items()}
+    if plan.model.tie_embeddings:
+        masters["head.weight"] = masters["embedding.weight"]
+    unique = {id(value): value for value in masters.values()}.values()
+    decays = [value for value in unique if value.ndim > 1]
+    others = [value for value in unique if value.ndim == 1]
+    groups = [{"params": decays, "weight_decay": wish.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=wish.lr, betas=wish.betas, eps=wish.eps)
+    result = []
+    for step in range(1, steps + 1):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(
+                step, steps=plan.training.steps, optimizer=wish, schedule=plan.training.schedule
+            )
+        loss = loss_of(
+            {name: value.to(dtype) for name, value in masters.items()}, plan, global_batch(plan, step)
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        grad_norm = torch.nn.utils.clip_grad_norm_(list(unique), wish.grad_clip or float("inf"))
+        optimizer.step()
+        result.append(Step(loss.item(), grad_norm.item()))
+    return result

@@ -1,0 +1,183 @@
+"""Plans of tiny decoders under every kind of layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+from partrain.layout.layout import Layout
+from partrain.layout.stages import balanced_bounds
+from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_parameters
+from partrain.plan.ds_config import deepspeed_config
+from partrain.plan.plan import Plan, StagePlan, TrainingPlan
+from partrain.spec.facts import DatasetFacts, MachineFacts
+from partrain.spec.model import ModelSpec
+from partrain.spec.training import OptimizerSection, ScheduleSection
+
+SEQUENCE, GLOBAL_BATCH = 16, 24
+CPU = MachineFacts(
+    device="cpu",
+    name="cpu",
+    num_devices=2,
+    memory_bytes=None,
+    bf16_flops=None,
+    fp32_flops=None,
+    origin="test",
+)
+SIZES: dict[str, Any] = {
+    "num_layers": 7,
+    "hidden_size": 32,
+    "num_heads": 8,
+    "head_size": 8,
+    "mlp_size": 64,
+    "vocab_size": 61,
+    "max_positions": 64,
+    "norm_eps": 1e-5,
+    "rope_theta": 1e4,
+    "rope_scaling": None,
+    "init_std": 0.05,
+}
+SHAPES: dict[str, dict[str, Any]] = {
+    "llama": {"norm": "rmsnorm", "activation": "swiglu", "position": "rotary", "bias": False},
+    "gpt2": {"norm": "layernorm", "activation": "gelu_tanh", "position": "learned", "bias": True},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layout and the other knobs."""
+
+    dp: int = 1
+    pp: int = 1
+    tp: int = 1
+    zero: int = 1
+    sequence_parallel: bool = False
+    recompute: str = "none"
+    tied: bool = False
+    num_micro_batches: int = 1
+    shape: str = "llama"
+    precision: str = "fp32"
+    bounds: tuple[int, ...] = ()
+    steps: int = 3
+    sabotage: str = ""
+
+    @property
+    def world_size(self) -> int:
+        return self.dp * self.pp * self.tp
+
+    def __str__(self) -> str:
+        names = [
+            f"dp{self.dp}",
+            f"pp{self.pp}",
+            f"tp{self.tp}",
+            f"zero{self.zero}",
+            self.shape,
+            self.precision,
+        ]
+        names += ["sp"] * self.sequence_parallel + ["tied"] * self.tied + [self.recompute]
+        names += [f"micro{self.num_micro_batches}", f"steps{self.steps}"] + ["uneven"] * bool(self.bounds)
+        return "-".join(names + [self.sabotage.replace(" ", "_")] * bool(self.sabotage))
+
+
+def plan_of(case: Case) -> Plan:
+    # Eight tensor shards need eight key-value heads; elsewhere two query heads share one.
+    heads = 8 if case.tp == 8 else 4
+    model = ModelSpec(
+        family=case.shape, num_kv_heads=heads, tie_embeddings=case.tied, **SHAPES[case.shape], **SIZES
+    )
+    layout = Layout(
+        dp=case.dp,
+        pp=case.pp,
+        tp=case.tp,
+        zero=case.zero,
+        sequence_parallel=case.sequence_parallel,
+        micro_batch_size=GLOBAL_BATCH // case.dp // case.num_micro_batches,
+        num_micro_batches=case.num_micro_batches,
+        recompute=case.recompute,
+        stage_bounds=case.bounds or balanced_bounds(layer_flops(model, SEQUENCE), case.pp),
+    )
+    training = TrainingPlan(
+        sequence_length=SEQUENCE,
+        steps=10,
+        precision=case.precision,
+        seed=3,
+        optimizer=OptimizerSection(lr=1e-2),
+        schedule=ScheduleSection(warmup_steps=2),
+    )
+    stages = tuple(
+        StagePlan(
+            stage=stage,
+            first=first,
+            last=end - 1,
+            parameters=rank_parameters(model, tp=case.tp, first=first, last=end - 1),
+        )
+        for stage, (first, end) in enumerate(zip(layout.stage_bounds, layout.stage_bounds[1:], strict=False))
+    )
+    largest = max(stage.parameters for stage in stages)
+    return Plan(
+        version=1,
+        partrain="test",
+        name="test",
+        model=model,
+        data=DatasetFacts(source="synthetic", num_tokens=None, vocab_size=None),
+        training=training,
+        layout=layout,
+        nodes=1,
+        machine=CPU,
+        stages=stages,
+        parameters=parameters(model),
+        flops_per_token=flops_per_token(model, SEQUENCE),
+        deepspeed=deepspeed_config(training, layout, rank_parameters=largest, raw={}),
+        env={},
+        run_dir="runs",
+        log_every=1,
+        origins={},
+        notes=(),
+    )
+
+
+def legal_layouts(largest_world: int) -> list[dict[str, Any]]:
+    """Every legal (dp, pp, tp, ZeRO, sequence parallel) of the tiny decoder on at most so many processes."""
+    degrees = range(1, largest_world + 1)
+    return [
+        {"dp": dp, "pp": pp, "tp": tp, "zero": zero, "sequence_parallel": split}
+        for dp, pp, tp, zero, split in product(degrees, degrees, degrees, (0, 1), (False, True))
+        if dp * pp * tp <= largest_world
+        and GLOBAL_BATCH % dp == 0
+        and pp <= SIZES["num_layers"] + 1
+        and SIZES["num_heads"] % tp == 0
+        and SEQUENCE % tp == 0
+        and (zero == 1 or pp == 1)
+        and (not split or tp > 1)
+    ]
+
+
+def _most_micro_batches(dp: int) -> int:
+    return max(number for number in range(1, 7) if GLOBAL_BATCH // dp % number == 0)
+
+
+def covering_cases(largest_world: int) -> list[Case]:
+    """One case a legal layout, with the other knobs chosen so that every pair of values meets somewhere."""
+    seen: set[tuple[tuple[str, Any], tuple[str, Any]]] = set()
+    cases = []
+    for layout in legal_layouts(largest_world):
+        wider = {**layout, "dp": layout["dp"] > 1, "pp": layout["pp"] > 1, "tp": layout["tp"] > 1}
+        best: tuple[int, dict[str, Any]] = (-1, {})
+        for recompute, tied, several, shape in product(
+            ("none", "selective", "full"), (False, True), (False, True), tuple(SHAPES)
+        ):
+            knobs = {"recompute": recompute, "tied": tied, "several": several, "shape": shape}
+            new = len(set(pairs({**wider, **knobs})) - seen)
+            best = max(best, (new, knobs), key=lambda item: item[0])
+        knobs = best[1]
+        seen |= set(pairs({**wider, **knobs}))
+        number = _most_micro_batches(layout["dp"]) if knobs.pop("several") else 1
+        steps = 10 if len(cases) % 5 == 4 else 3
+        cases.append(Case(**layout, **knobs, num_micro_batches=number, steps=steps))
+    return cases
+
+
+def pairs(knobs: dict[str, Any]) -> list[tuple[tuple[str, Any], tuple[str, Any]]]:
+    """Every two settings that meet in one case."""
+    return list(combinations(sorted(knobs.items()), 2))

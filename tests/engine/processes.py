@@ -1,0 +1,60 @@
+"""Starts worlds of processes for cases, a fresh one after 30: engines leave threads and files behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.engine.plans import Case, plan_of
+
+CASES_A_WORLD = 30
+LIMIT_S = 600
+Losses = list[tuple[float, float]]
+
+
+def run_cases(cases: Sequence[Case], folder: Path) -> dict[Case, Losses]:
+    """(loss, gradient norm) of each step of each case."""
+    results: dict[Case, Losses] = {}
+    for size in sorted({case.world_size for case in cases}):
+        same = [case for case in cases if case.world_size == size]
+        for start in range(0, len(same), CASES_A_WORLD):
+            some = same[start : start + CASES_A_WORLD]
+            results.update(zip(some, _run_world(some, size, folder / f"{size}-{start}"), strict=True))
+    return results
+
+
+def _run_world(cases: Sequence[Case], size: int, folder: Path) -> list[Losses]:
+    folder.mkdir()
+    work = [{"plan": plan_of(c).to_json(), "steps": c.steps, "sabotage": c.sabotage} for c in cases]
+    plans, results = folder / "plans.json", folder / "results.jsonl"
+    plans.write_text(json.dumps(work))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        **os.environ,
+        "WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "DS_ACCELERATOR": "cpu",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+    }
+    argv = [sys.executable, "-m", "tests.engine.world", str(plans), str(results)]
+    started = []
+    try:
+        for rank in range(size):
+            with open(folder / f"rank-{rank}.log", "w") as log:
+                env = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                started.append(subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT))
+        codes = [process.wait(timeout=LIMIT_S) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert codes == [0] * size, "\n".join((folder / f"rank-{r}.log").read_text()[-3000:] for r in range(size))
+    return [[(a, b) for a, b in json.loads(line)] for line in results.read_text().splitlines()]

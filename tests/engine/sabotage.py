@@ -1,0 +1,52 @@
+"""Faults put into the engine on purpose, to show that the layout tests would see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from deepspeed.pipe import PipelineModule
+from torch import Tensor, nn
+
+from partrain.data import tokens
+from partrain.engine import initial, tensor_parallel
+from partrain.layout.layout import Layout
+from partrain.model.weights import Weight
+
+
+def _unmarked(target: nn.Parameter, weight: Weight) -> nn.Parameter:
+    target.entry = weight  # type: ignore[attr-defined]
+    return target
+
+
+def _not_summed(region: tensor_parallel.Region, weight: Tensor) -> Tensor:
+    return weight
+
+
+def _no_ties(module: PipelineModule) -> list[Any]:
+    return []
+
+
+def _one_later(step: int, layout: Layout, *, replica: int, micro_batch: int) -> range:
+    first = ((step - 1) * layout.dp + replica) * layout.num_micro_batches + micro_batch
+    return range(first * layout.micro_batch_size + 1, (first + 1) * layout.micro_batch_size + 1)
+
+
+FAULTS: dict[str, list[tuple[object, str, object]]] = {
+    "": [],
+    "unmarked shard": [(tensor_parallel, "mark", _unmarked), (initial, "mark", _unmarked)],
+    "norm gradient not summed": [(tensor_parallel.Region, "outside", _not_summed)],
+    "tied gradient not summed": [(PipelineModule, "get_tied_weights_and_groups", _no_ties)],
+    "data off by one sample": [(tokens, "positions", _one_later)],
+}
+
+
+@contextmanager
+def applied(name: str) -> Iterator[None]:
+    """The engine with one fault; an empty name is none."""
+    with pytest.MonkeyPatch.context() as patch:
+        for target, attribute, replacement in FAULTS[name]:
+            patch.setattr(target, attribute, replacement)
+        yield

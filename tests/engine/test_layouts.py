@@ -1,0 +1,109 @@
+"""Any layout, same training: against a plain loop that knows neither the engine nor any layout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from itertools import product
+
+import pytest
+
+from tests.engine import plain
+from tests.engine.plans import SHAPES, Case, covering_cases, pairs, plan_of
+from tests.engine.processes import Losses, run_cases
+
+pytestmark = pytest.mark.torch
+
+LARGEST_WORLD = 8
+FIRST_LOSS, NORM, LATER_LOSS, BF16_LOSS = 1e-6, 1e-5, 1e-5, 2e-3
+
+FP32 = [*covering_cases(LARGEST_WORLD), Case(pp=2, bounds=(0, 2, 9)), Case(pp=3, tp=2, bounds=(0, 6, 8, 9))]
+BF16 = [
+    Case(precision="bf16", steps=10, **knobs)
+    for knobs in (
+        {},
+        {"dp": 2, "shape": "gpt2", "num_micro_batches": 3},
+        {"pp": 2, "tied": True, "num_micro_batches": 4},
+        {"tp": 2, "recompute": "full"},
+        {"tp": 2, "sequence_parallel": True, "shape": "gpt2", "tied": True},
+        {"dp": 3, "num_micro_batches": 2},
+        {"dp": 2, "pp": 2, "tp": 2, "num_micro_batches": 3},
+        {"dp": 2, "pp": 2, "tp": 2, "sequence_parallel": True, "recompute": "selective", "tied": True},
+    )
+]
+CONTROLS = [
+    Case(tp=2, sabotage="unmarked shard"),
+    Case(tp=2, sequence_parallel=True, sabotage="norm gradient not summed"),
+    Case(pp=2, tied=True, sabotage="tied gradient not summed"),
+    Case(dp=2, sabotage="data off by one sample"),
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Losses]:
+    return run_cases([*FP32, *BF16, *CONTROLS], tmp_path_factory.mktemp("worlds"))
+
+
+@lru_cache
+def reference(shape: str, tied: bool, precision: str, wide: bool) -> list[plain.Step]:
+    return plain.train(plan_of(Case(shape=shape, tied=tied, precision=precision, tp=8 if wide else 1)), 10)
+
+
+def expected(case: Case) -> list[plain.Step]:
+    return reference(case.shape, case.tied, case.precision, case.tp == 8)[: case.steps]
+
+
+def deviations(case: Case, found: Losses) -> tuple[float, float, float]:
+    """First loss (absolute), worst gradient norm (relative), worst later loss (absolute)."""
+    steps = expected(case)
+    losses = [abs(loss - step.loss) for (loss, _), step in zip(found, steps, strict=True)]
+    norms = [abs(norm / step.grad_norm - 1) for (_, norm), step in zip(found, steps, strict=True)]
+    return losses[0], norms[0], max(losses[1:])
+
+
+@pytest.mark.parametrize("case", FP32, ids=str)
+def test_fp32_equals_a_plain_loop_under_every_layout(case: Case, results: dict[Case, Losses]) -> None:
+    first, norm, later = deviations(case, results[case])
+    assert first <= FIRST_LOSS
+    assert norm <= NORM
+    assert later <= LATER_LOSS
+
+
+@pytest.mark.parametrize("case", BF16, ids=str)
+def test_bf16_equals_a_plain_loop(case: Case, results: dict[Case, Losses]) -> None:
+    first, _, later = deviations(case, results[case])
+    assert max(first, later) <= BF16_LOSS
+
+
+@pytest.mark.parametrize("case", CONTROLS, ids=str)
+def test_a_fault_in_the_engine_breaks_a_bound_tenfold(case: Case, results: dict[Case, Losses]) -> None:
+    first, norm, later = deviations(case, results[case])
+    assert first > 10 * FIRST_LOSS or norm > 10 * NORM or later > 10 * LATER_LOSS
+
+
+def test_the_cases_cover_every_layout_and_every_pair_of_knobs() -> None:
+    knobs = {
+        "dp": (False, True),
+        "pp": (False, True),
+        "tp": (False, True),
+        "recompute": ("none", "selective", "full"),
+        "tied": (False, True),
+        "several": (False, True),
+        "shape": tuple(SHAPES),
+    }
+    wanted = {
+        pair for values in product(*knobs.values()) for pair in pairs(dict(zip(knobs, values, strict=True)))
+    }
+    met = set()
+    for case in FP32:
+        axes = {axis: getattr(case, axis) > 1 for axis in ("dp", "pp", "tp")}
+        others = {"recompute": case.recompute, "tied": case.tied, "shape": case.shape}
+        met |= set(pairs({**axes, **others, "several": case.num_micro_batches > 1}))
+    assert wanted <= met
+    assert {case.dp for case in FP32} >= {1, 2, 3, 4, 6, 8}
+    assert sum(case.steps == 10 for case in FP32) >= 12
+
+
+def test_the_same_layout_twice_is_bit_equal(results: dict[Case, Losses], tmp_path) -> None:  # type: ignore[no-untyped-def]
+    case = replace(FP32[0], steps=3)
+    assert run_cases([case], tmp_path)[case] == [tuple(step) for step in results[FP32[0]]][:3]

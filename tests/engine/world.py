@@ -1,0 +1,56 @@
+"""Runs plans in one world of processes: `python -m tests.engine.world PLANS.json RESULTS.jsonl`, a rank each.
+
+Engine after engine is built in the same process group, since starting processes is what takes long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from partrain.data.sources import open_source
+from partrain.engine.build import build_engine, join_world
+from partrain.engine.train import batches, train_step
+from partrain.layout.ranks import coordinate_of
+from partrain.plan.learning_rate import learning_rate
+from partrain.plan.plan import Plan
+from tests.engine import sabotage
+
+CPU = torch.device("cpu")
+
+
+def run(plan: Plan, steps: int) -> list[tuple[float, float]]:
+    """(loss, gradient norm) of each step."""
+    rank, wish = int(os.environ["RANK"]), plan.training
+    source = open_source(
+        plan.data, sequence_length=wish.sequence_length, vocab_size=plan.model.vocab_size, seed=wish.seed
+    )
+    engine = build_engine(plan, rank=rank, device=CPU)
+    result = []
+    for step in range(1, steps + 1):
+        lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
+        replica = coordinate_of(rank, plan.layout).dp
+        micro_batches = batches(source, plan, step=step, replica=replica, device=CPU)
+        result.append(train_step(engine, micro_batches, lr=lr))
+    engine.destroy()
+    return result
+
+
+def main(plans: Path, results: Path) -> None:
+    torch.set_num_threads(1)
+    join_world("cpu")
+    with open(results, "w", encoding="utf-8") if os.environ["RANK"] == "0" else open(os.devnull, "w") as file:
+        for case in json.loads(plans.read_text()):
+            with sabotage.applied(case["sabotage"]):
+                losses = run(Plan.from_json(case["plan"]), case["steps"])
+            file.write(json.dumps(losses) + "\n")
+            file.flush()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    os._exit(0)
