@@ -5,6 +5,9 @@ PYTHON ?= python3
 # its CPU build saves the download of the CUDA libraries.
 TORCH_INDEX ?=
 
+# More options for the demo, as --set training.steps=50.
+DEMO ?=
+
 BIN := .venv/bin
 READY := .venv/ready
 PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
@@ -32,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/partrain launch jobs/demo.yaml --new
+	$(BIN)/partrain launch jobs/demo.yaml --new $(DEMO)
 	@echo
 	@echo "Next: $(BIN)/partrain board                    the curves of this run, in a browser"
 	@echo "      $(BIN)/partrain status                   how it went"
