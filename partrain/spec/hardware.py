@@ -1,0 +1,15 @@
+"""The hardware the job is for."""
+
+from __future__ import annotations
+
+from partrain.spec.section import Count, Section
+
+
+class HardwareSection(Section):
+    """The `hardware` section; left out, it is the machine that partrain runs on."""
+
+    nodes: Count = 1
+    """Machines."""
+    node: str | None = None
+    """Kind of machine: a catalogue name (`dgx-h100`), a number of devices of a kind
+    (`8xa100-80g`), or `cpu`; default: this machine."""

@@ -1,0 +1,95 @@
+"""The model: what the user may say of it, and the complete description that all else reads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from partrain.spec.section import Count, NonNegative, Positive, Section
+
+Family = Literal["llama", "gpt2"]
+Norm = Literal["rmsnorm", "layernorm"]
+Activation = Literal["swiglu", "gelu", "gelu_tanh"]
+Position = Literal["rotary", "learned"]
+
+
+class RopeScaling(Section):
+    """Frequency-dependent stretching of the rotary embedding, as Llama 3.1 uses it."""
+
+    factor: Positive
+    """How much the low frequencies are slowed down."""
+    low_freq_factor: Positive
+    """Wavelengths above `original_max_positions / low_freq_factor` are stretched in full."""
+    high_freq_factor: Positive
+    """Wavelengths below `original_max_positions / high_freq_factor` are left alone."""
+    original_max_positions: Count
+    """Positions the model was trained on before stretching."""
+
+
+class ModelSection(Section):
+    """The `model` section: a preset, fields, or a preset with some fields changed."""
+
+    preset: str | None = None
+    """A named model of the catalogue; every other key given here replaces that preset's value."""
+    family: Family | None = None
+    """Shape of the network; it decides the defaults of norm, activation, position and bias."""
+    num_layers: Count | None = None
+    """Decoder blocks."""
+    hidden_size: Count | None = None
+    """Width of the residual stream."""
+    num_heads: Count | None = None
+    """Attention heads (query heads)."""
+    num_kv_heads: Count | None = None
+    """Key and value heads; default: as many as `num_heads`."""
+    head_size: Count | None = None
+    """Width of one head; default: hidden_size / num_heads."""
+    mlp_size: Count | None = None
+    """Width inside the MLP; default: 4 x hidden_size, or for SwiGLU 8/3 of it rounded up to 256."""
+    vocab_size: Count | None = None
+    """Tokens of the vocabulary; default: what the dataset says."""
+    max_positions: Count | None = None
+    """Longest sequence; default: training.sequence_length."""
+    norm: Norm | None = None
+    """Normalisation before each sub-layer and before the head."""
+    norm_eps: Positive | None = None
+    """Constant added inside the norm's square root."""
+    activation: Activation | None = None
+    """Non-linearity of the MLP; swiglu has a gate matrix of its own."""
+    position: Position | None = None
+    """How positions enter: rotated queries and keys, or a learned table."""
+    rope_theta: Positive | None = None
+    """Base of the rotary frequencies."""
+    rope_scaling: RopeScaling | None = None
+    """Stretching of the rotary frequencies; default: none."""
+    bias: bool | None = None
+    """Whether the linear layers have biases."""
+    tie_embeddings: bool | None = None
+    """Whether the output matrix is the embedding matrix."""
+    dropout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
+    """Dropout rate; only 0 in this version."""
+    init_std: NonNegative | None = None
+    """Standard deviation of the initial weights; output projections get it / sqrt(2 num_layers)."""
+
+
+class ModelSpec(Section):
+    """A decoder, complete: what the weight table, the estimates and the engine read."""
+
+    family: Family
+    num_layers: Count
+    hidden_size: Count
+    num_heads: Count
+    num_kv_heads: Count
+    head_size: Count
+    mlp_size: Count
+    vocab_size: Count
+    max_positions: Count
+    norm: Norm
+    norm_eps: Positive
+    activation: Activation
+    position: Position
+    rope_theta: Positive
+    rope_scaling: RopeScaling | None
+    bias: bool
+    tie_embeddings: bool
+    init_std: NonNegative

@@ -1,0 +1,223 @@
+"""The `model` section -> a complete model, with the origin of every value.
+
+A value is, in this order: given in the job, the preset's, the family's default, derived from others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from partrain.errors import Reason
+from partrain.spec.catalog import ModelPreset, UnknownName, model_names, model_preset
+from partrain.spec.model import ModelSection, ModelSpec, RopeScaling
+from partrain.spec.numbers import divisors, listed, neighbours
+
+DEFAULT_FAMILY = "llama"
+
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {
+        "norm": "rmsnorm",
+        "activation": "swiglu",
+        "position": "rotary",
+        "bias": False,
+        "tie_embeddings": False,
+    },
+    "gpt2": {
+        "norm": "layernorm",
+        "activation": "gelu_tanh",
+        "position": "learned",
+        "bias": True,
+        "tie_embeddings": True,
+    },
+}
+"""What makes a family's shape: Touvron et al. 2023, section 2.2; Radford et al. 2019, section 2.3."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "norm_eps": 1e-5,  # Both families' published configurations.
+    "rope_theta": 10000.0,  # Su et al. 2021, section 3.2.2; not read with learned positions.
+    "rope_scaling": None,
+    "init_std": 0.02,  # Both families' published configurations.
+}
+
+REQUIRED = ("num_layers", "hidden_size", "num_heads")
+"""Fields that nothing else can tell."""
+
+
+@dataclass(frozen=True)
+class ResolvedModel:
+    """What the `model` section means."""
+
+    model: ModelSpec | None
+    """None when `reasons` says why there is none."""
+    origins: Mapping[str, str]
+    """Key path -> where the value comes from, in words; a value of the job is `given`."""
+    reasons: tuple[Reason, ...]
+    """All that is wrong with it."""
+
+
+def resolve_model(section: ModelSection, *, sequence_length: int, vocab_size: int | None) -> ResolvedModel:
+    """The complete model; `vocab_size` is the dataset's, None where it does not say."""
+    preset, unknown = _preset(section.preset)
+    if unknown is not None:
+        return ResolvedModel(None, {}, (unknown,))
+    values, origins = _stated(section, preset)
+    missing = tuple(_missing(name) for name in REQUIRED if name not in values)
+    if missing:
+        return ResolvedModel(None, {}, missing)
+    _derive(values, origins, sequence_length=sequence_length, vocab_size=vocab_size)
+    found = (rule(values, sequence_length, vocab_size) for rule in RULES)
+    reasons = tuple(reason for reason in found if reason is not None)
+    model = None if reasons else ModelSpec.model_validate(values)
+    return ResolvedModel(model, {f"model.{name}": words for name, words in origins.items()}, reasons)
+
+
+def _preset(name: str | None) -> tuple[ModelPreset | None, Reason | None]:
+    if name is None:
+        return None, None
+    try:
+        return model_preset(name), None
+    except UnknownName as error:
+        allowed, nearest = ", ".join(model_names()), " or ".join(error.nearest)
+        return None, Reason(("model.preset",), str(error), allowed, nearest)
+
+
+def _stated(section: ModelSection, preset: ModelPreset | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values that need no other value, and their origins."""
+    given = {name: getattr(section, name) for name in ModelSpec.model_fields}
+    given = {name: value for name, value in given.items() if value is not None}
+    named = dict(preset.fields) if preset else {}
+    if "rope_scaling" in named:
+        named["rope_scaling"] = RopeScaling.model_validate(named["rope_scaling"])
+    family = given.get("family") or named.get("family") or DEFAULT_FAMILY
+    layers: tuple[tuple[Mapping[str, Any], str], ...] = (
+        ({"family": DEFAULT_FAMILY}, "default"),
+        (DEFAULTS, "default"),
+        (FAMILIES[family], f"default of family {family}"),
+        (named, f"preset {preset.name}" if preset else ""),
+        (given, "given"),
+    )
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for layer, origin in layers:
+        values.update(layer)
+        origins.update(dict.fromkeys(layer, origin))
+    return values, origins
+
+
+def _derive(
+    values: dict[str, Any], origins: dict[str, str], *, sequence_length: int, vocab_size: int | None
+) -> None:
+    """Fill in what follows from other values, in an order in which each is there before it is needed."""
+    hidden, heads = values["hidden_size"], values["num_heads"]
+    head_size = hidden // heads if hidden % heads == 0 else None
+    if values["activation"] == "swiglu":
+        # Three matrices instead of two: 8/3 keeps the parameters of 4 (Shazeer 2020, section 2).
+        mlp = (-(-8 * hidden // (3 * 256)) * 256, "8/3 x hidden_size, up to a multiple of 256")
+    else:
+        mlp = (4 * hidden, "4 x hidden_size")
+    derived: dict[str, tuple[int | None, str]] = {
+        "num_kv_heads": (heads, "as num_heads"),
+        "head_size": (head_size, "hidden_size / num_heads"),
+        "mlp_size": mlp,
+        "max_positions": (sequence_length, "as training.sequence_length"),
+        "vocab_size": (vocab_size, "data"),
+    }
+    for name, (value, origin) in derived.items():
+        if name not in values:
+            values[name], origins[name] = value, origin
+
+
+def _missing(name: str) -> Reason:
+    fix = f"model.{name}, or model.preset: tiny"
+    paths = (f"model.{name}", "model.preset", "model")
+    return Reason(paths, f"{name} is needed without a preset", fix=fix)
+
+
+_Values = Mapping[str, Any]
+
+
+def heads_divide_the_width(values: _Values, _sequence: int, _vocabulary: int | None) -> Reason | None:
+    """A head size that is not given is hidden_size / num_heads, which must be whole."""
+    if values["head_size"] is not None:
+        return None
+    hidden, heads = values["hidden_size"], values["num_heads"]
+    legal = divisors(hidden)
+    return Reason(
+        ("model.num_heads", "model.hidden_size", "model.preset"),
+        f"num_heads={heads} does not divide hidden_size={hidden}",
+        allowed=listed(legal),
+        fix=f"num_heads: {listed(neighbours(legal, heads), last=' or ')}, or give model.head_size",
+    )
+
+
+def kv_heads_divide_the_heads(values: _Values, _sequence: int, _vocabulary: int | None) -> Reason | None:
+    """Each key and value head serves the same number of query heads."""
+    heads, kv_heads = values["num_heads"], values["num_kv_heads"]
+    if heads % kv_heads == 0:
+        return None
+    legal = divisors(heads)
+    return Reason(
+        ("model.num_kv_heads", "model.num_heads", "model.preset"),
+        f"num_kv_heads={kv_heads} does not divide num_heads={heads}",
+        allowed=listed(legal),
+        fix=f"num_kv_heads: {listed(neighbours(legal, kv_heads), last=' or ')}",
+    )
+
+
+def rotary_heads_are_even(values: _Values, _sequence: int, _vocabulary: int | None) -> Reason | None:
+    """Rotary positions turn pairs of a head's elements."""
+    size = values["head_size"]
+    if values["position"] != "rotary" or size is None or size % 2 == 0:
+        return None
+    return Reason(
+        ("model.head_size", "model.num_heads", "model.hidden_size", "model.preset"),
+        f"head_size={size} is odd, and rotary positions turn pairs",
+        allowed="an even head_size",
+        fix=f"head_size: {size + 1}, or position: learned",
+    )
+
+
+def sequence_fits_the_positions(values: _Values, sequence: int, _vocabulary: int | None) -> Reason | None:
+    """A model knows max_positions positions."""
+    longest = values["max_positions"]
+    if sequence <= longest:
+        return None
+    return Reason(
+        ("training.sequence_length", "model.max_positions", "model.preset"),
+        f"sequence_length={sequence} is more than max_positions={longest}",
+        allowed=f"1 to {longest}",
+        fix=f"sequence_length: {longest}, or max_positions: {sequence}",
+    )
+
+
+def vocabulary_is_known(values: _Values, _sequence: int, _vocabulary: int | None) -> Reason | None:
+    """Neither the model nor the dataset says how many tokens there are."""
+    if values["vocab_size"] is not None:
+        return None
+    message = "vocab_size is needed: neither a preset nor the dataset says it"
+    return Reason(("model.vocab_size", "data.train", "model"), message, fix="model.vocab_size: 256")
+
+
+def vocabulary_covers_the_data(values: _Values, _sequence: int, vocabulary: int | None) -> Reason | None:
+    """Every token of the dataset needs a row of the embedding."""
+    rows = values["vocab_size"]
+    if rows is None or vocabulary is None or vocabulary <= rows:
+        return None
+    return Reason(
+        ("model.vocab_size", "data.train", "model.preset"),
+        f"vocab_size={rows} is less than the dataset's vocabulary of {vocabulary}",
+        allowed=f"{vocabulary} or more",
+        fix=f"model.vocab_size: {vocabulary}",
+    )
+
+
+RULES: tuple[Callable[[_Values, int, int | None], Reason | None], ...] = (
+    heads_divide_the_width,
+    kv_heads_divide_the_heads,
+    rotary_heads_are_even,
+    sequence_fits_the_positions,
+    vocabulary_is_known,
+    vocabulary_covers_the_data,
+)

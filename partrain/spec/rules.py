@@ -1,0 +1,73 @@
+"""Rules among the values of a job that need nothing but the job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from partrain.errors import Reason
+from partrain.spec.job import JobSpec
+
+
+def length_is_given_once(job: JobSpec) -> Reason | None:
+    """Steps and tokens both say how long the training is."""
+    paths = ("training.tokens", "training.steps", "training.epochs", "training")
+    allowed = "one of steps and tokens"
+    if job.training.steps is None and job.training.tokens is None:
+        return Reason(("training", *paths[:3]), "neither steps nor tokens came", allowed, "steps: 1000")
+    if job.training.steps is not None and job.training.tokens is not None:
+        return Reason(paths, "both steps and tokens came", allowed, "leave out steps or tokens")
+    return None
+
+
+def warmup_ends_before_the_training(job: JobSpec) -> Reason | None:
+    """With a longer warm-up the peak learning rate is never reached."""
+    warmup, steps = job.training.schedule.warmup_steps, job.training.steps
+    if steps is None or warmup < steps:
+        return None
+    return Reason(
+        ("training.schedule.warmup_steps", "training.steps"),
+        f"warmup_steps={warmup} is not less than steps={steps}",
+        f"0 to {steps - 1}",
+        f"warmup_steps: {steps // 10}",
+    )
+
+
+def the_rate_falls(job: JobSpec) -> Reason | None:
+    """The decay ends at `min_lr`, and cannot rise to it."""
+    least, peak = job.training.schedule.min_lr, job.training.optimizer.lr
+    if least <= peak:
+        return None
+    return Reason(
+        ("training.schedule.min_lr", "training.optimizer.lr"),
+        f"min_lr={least} is more than optimizer.lr={peak}",
+        f"0 to {peak}",
+        f"min_lr: {peak / 10:g}",
+    )
+
+
+def rotary_fields_need_rotary_positions(job: JobSpec) -> Reason | None:
+    """A learned table of positions has no frequencies."""
+    model = job.model
+    given = [name for name in ("rope_theta", "rope_scaling") if getattr(model, name) is not None]
+    family_learns = model.preset is None and model.position is None and model.family == "gpt2"
+    if not given or not (model.position == "learned" or family_learns):
+        return None
+    return Reason(
+        (f"model.{given[0]}", "model.position", "model.family"),
+        f"{given[0]} came with learned positions",
+        "rotary positions with it",
+        f"leave out {given[0]}, or position: rotary",
+    )
+
+
+RULES: tuple[Callable[[JobSpec], Reason | None], ...] = (
+    length_is_given_once,
+    warmup_ends_before_the_training,
+    the_rate_falls,
+    rotary_fields_need_rotary_positions,
+)
+
+
+def reasons_of(job: JobSpec) -> tuple[Reason, ...]:
+    """All that does not go together in `job`."""
+    return tuple(reason for rule in RULES if (reason := rule(job)) is not None)

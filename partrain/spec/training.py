@@ -1,0 +1,67 @@
+"""The training: how long, how large the batches, which numbers, which optimizer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from partrain.spec.section import Auto, Count, NonNegative, Positive, Section, Whole
+
+Precision = Literal["fp32", "bf16"]
+Recompute = Literal["none", "selective", "full"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerSection(Section):
+    """AdamW with decoupled weight decay (Loshchilov and Hutter 2019)."""
+
+    name: Literal["adamw"] = "adamw"
+    """The optimizer."""
+    lr: Positive = 3e-4
+    """Peak learning rate."""
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay rates of the first and second moment; the default is the usual one for language models."""
+    eps: Positive = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: NonNegative = 0.1
+    """Decay of matrices and embeddings; norms and biases never decay."""
+    grad_clip: NonNegative = 1.0
+    """Largest norm of the whole model's gradient; 0 turns clipping off."""
+
+
+class ScheduleSection(Section):
+    """Learning rate over the steps."""
+
+    name: Literal["cosine", "linear", "constant"] = "cosine"
+    """Shape of the decay after the warm-up."""
+    warmup_steps: Whole = 0
+    """Steps of linear warm-up from 0 to `optimizer.lr`."""
+    min_lr: NonNegative = 0.0
+    """Learning rate at the last step (cosine and linear)."""
+
+
+class TrainingSection(Section):
+    """The `training` section."""
+
+    sequence_length: Count
+    """Tokens a sequence."""
+    global_batch_size: Count
+    """Sequences an optimizer step, over all replicas."""
+    steps: Count | None = None
+    """Optimizer steps; give this or `tokens`."""
+    tokens: Positive | None = None
+    """Tokens to train on, rounded up to whole steps; give this or `steps`."""
+    micro_batch_size: Count | Auto = "auto"
+    """Sequences a replica works on at once."""
+    precision: Precision | Auto = "auto"
+    """Number format of weights and activations; auto: bf16 on GPUs, fp32 on CPUs. Master weights,
+    gradients and optimizer states are always fp32."""
+    recompute: Recompute | Auto = "auto"
+    """Activations computed again in the backward pass: none, the attention core, or whole blocks."""
+    seed: Whole = 1
+    """Decides initial weights and data order."""
+    optimizer: OptimizerSection = OptimizerSection()
+    """The optimizer and its numbers."""
+    schedule: ScheduleSection = ScheduleSection()
+    """The learning rate's course."""

@@ -1,0 +1,96 @@
+import pytest
+
+from partrain.layout.rules import reasons
+from partrain.plan.choose import Choice, choose
+from partrain.spec.catalog import node
+from partrain.spec.facts import MachineFacts
+from partrain.spec.resolve import resolve_model
+from tests.plan.jobs import CPU, DEMO, read
+
+GPUS = node("8xh100")
+
+
+def chosen(*overrides: str, machine: MachineFacts = CPU) -> Choice:
+    plain = DEMO.replace("parallel: {pp: 2, tp: 2}\n", "")
+    job = read(plain, *overrides).job
+    assert job is not None
+    model = resolve_model(job.model, sequence_length=job.training.sequence_length, vocab_size=256).model
+    return choose(job, model=model, machine=machine)
+
+
+def test_auto_degrees_are_one() -> None:
+    wish = chosen().proposal
+    assert (wish.dp, wish.pp, wish.tp, wish.zero, wish.sequence_parallel) == (1, 1, 1, 1, False)
+
+
+def test_every_auto_says_why() -> None:
+    assert set(chosen().origins) == {
+        "parallel.dp",
+        "parallel.pp",
+        "parallel.tp",
+        "parallel.zero",
+        "parallel.sequence_parallel",
+        "training.precision",
+        "training.recompute",
+        "training.micro_batch_size",
+    }
+
+
+def test_what_is_given_is_not_explained() -> None:
+    assert "parallel.dp" not in chosen("parallel.dp=2").origins
+
+
+@pytest.mark.parametrize(
+    ("overrides", "machine", "precision"),
+    [((), CPU, "fp32"), ((), GPUS, "bf16"), (("parallel.zero=0",), GPUS, "fp32")],
+)
+def test_precision_follows_the_machine_unless_zero_0_asks_for_fp32(
+    overrides: tuple[str, ...], machine: MachineFacts, precision: str
+) -> None:
+    assert chosen(*overrides, machine=machine).proposal.precision == precision
+
+
+@pytest.mark.parametrize(
+    ("length", "tp", "on"), [("128", "2", True), ("127", "2", False), ("128", "1", False)]
+)
+def test_sequence_parallel_is_on_where_a_tensor_group_can_have_it(length: str, tp: str, on: bool) -> None:
+    choice = chosen(f"training.sequence_length={length}", f"parallel.tp={tp}")
+    assert choice.proposal.sequence_parallel is on
+
+
+def test_sequence_parallel_asks_an_auto_tp_for_the_smallest_group() -> None:
+    choice = chosen("parallel.sequence_parallel=true")
+    assert choice.proposal.tp == 2
+    assert choice.exhausted == frozenset()
+
+
+def test_an_auto_with_nothing_legal_left_is_exhausted() -> None:
+    choice = chosen("parallel.sequence_parallel=true", machine=node("1xh100"))
+    assert choice.exhausted == {"parallel.tp"}
+
+
+@pytest.mark.parametrize(
+    ("batch", "dp", "pp", "micro"),
+    [
+        (32, 1, 1, 8),  # the largest divisor up to 8
+        (30, 1, 1, 6),
+        (32, 2, 1, 8),
+        (32, 1, 2, 4),  # 8 micro-batches for 2 stages
+        (32, 1, 4, 2),  # 16 for 4
+        (8, 1, 4, 1),  # too few in any case
+        (7, 1, 1, 7),
+    ],
+)
+def test_auto_micro_batch(batch: int, dp: int, pp: int, micro: int) -> None:
+    overrides = (f"training.global_batch_size={batch}", f"parallel.dp={dp}", f"parallel.pp={pp}")
+    assert chosen(*overrides).proposal.micro_batch_size == micro
+
+
+def test_auto_micro_batch_is_left_open_where_dp_does_not_divide_the_batch() -> None:
+    assert chosen("parallel.dp=3").proposal.micro_batch_size is None
+
+
+@pytest.mark.parametrize("preset", ["tiny", "gpt2-xl", "llama-3.1-8b"])
+@pytest.mark.parametrize("machine", [CPU, GPUS], ids=["cpu", "gpus"])
+def test_all_auto_is_always_legal(preset: str, machine: MachineFacts) -> None:
+    assert reasons(chosen(f"model.preset={preset}", machine=machine).proposal) == ()
