@@ -6,7 +6,6 @@ from difflib import get_close_matches
 
 from partrain.data import python_source
 from partrain.data.faults import data_error
-from partrain.data.token_file import find_token_file
 from partrain.spec.data import BUILTIN
 from partrain.spec.facts import DatasetFacts
 
@@ -28,5 +27,7 @@ def find_facts(source: str) -> DatasetFacts:
             allowed=" or ".join(BUILTIN),
             fix=f"did you mean {near[0]}?" if near else "",
         )
+    from partrain.data.token_file import find_token_file  # only these jobs need it, and every command waits
+
     found = find_token_file(source)
     return DatasetFacts(source=str(found.path), num_tokens=found.num_tokens, vocab_size=found.vocab_size)

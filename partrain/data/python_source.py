@@ -33,14 +33,15 @@ def source_files(root: Path | None = None) -> tuple[SourceFile, ...]:
     Raises DataError where the standard library is not a folder of .py files (a zipped or frozen Python).
     """
     root = root or Path(sysconfig.get_path("stdlib"))
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}
+    start = len(str(root)) + 1
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in _SKIPPED_FOLDERS]
         for name in names:
             if name.endswith(".py") and not name.startswith(_SKIPPED_PREFIXES):
-                path = Path(folder, name)
-                found[path.relative_to(root).as_posix()] = path
-    files = (SourceFile(found[name], os.stat(found[name]).st_size) for name in sorted(found))
+                path = os.path.join(folder, name)
+                found[path[start:].replace(os.sep, "/")] = path
+    files = (SourceFile(Path(found[name]), os.stat(found[name]).st_size) for name in sorted(found))
     try:
         corpus = tuple(file for file in files if file.num_bytes)
     except OSError as error:

@@ -101,5 +101,3 @@ def shard_range(weight: Weight, tp: int, shard: int) -> tuple[int, int]:
         raise ValueError(f"{weight.name} is not split")
     size, whole = shard_size(weight, tp), weight.shape[weight.split]
     return min(shard * size, whole), min((shard + 1) * size, whole)
-
-

@@ -1,0 +1,121 @@
+"""The script of a launch on this machine, as a value."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from partrain.errors import LaunchError, SpecError
+from partrain.launch.agent import rank_environment
+from partrain.launch.local import check_ready, local_script, package_version
+from partrain.launch.script import HostScript
+from partrain.run.folder import RunFolder
+from tests.run.plans import a_plan, machine
+
+FOLDER = RunFolder(Path("/runs/my demo"))
+
+
+def script(environ=None, **changed):
+    return local_script(a_plan(**changed), FOLDER, python="/usr/bin/python3", environ=environ or {}).hosts[0]
+
+
+def test_every_rank_runs_the_worker_on_the_runs_plan():
+    ranks = script().ranks
+    worker = ("/usr/bin/python3", "-m", "partrain.engine.worker", "/runs/my demo/plan.json")
+    assert [rank.argv for rank in ranks] == [worker] * 4
+    assert [rank.env for rank in ranks] == [{"RANK": str(r), "LOCAL_RANK": str(r)} for r in range(4)]
+    assert [rank.label for rank in ranks] == [f"dp 0, pp {p}, tp {t}" for p in (0, 1) for t in (0, 1)]
+
+
+def test_the_script_travels_as_one_line():
+    sent = script().to_json()
+    assert "\n" not in sent
+    assert HostScript.from_json(sent) == script()
+
+
+@pytest.mark.parametrize(
+    "sent", ["", "{}", "[]", "{", '{"ranks": 3}', json.dumps({**json.loads(script().to_json()), "x": 1})]
+)
+def test_what_is_no_script_is_refused(sent):
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        HostScript.from_json(sent)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the loopback interface is called lo on Linux")
+def test_ranks_on_a_cpu_share_its_cores_and_talk_over_loopback():
+    env = script().env
+    assert env["OMP_NUM_THREADS"] == "2"  # 8 cores, 4 ranks
+    assert (env["DS_ACCELERATOR"], env["GLOO_SOCKET_IFNAME"], env["MASTER_ADDR"]) == (
+        "cpu",
+        "lo",
+        "127.0.0.1",
+    )
+    assert env["WORLD_SIZE"] == env["LOCAL_WORLD_SIZE"] == env["LOCAL_SIZE"] == "4"
+
+
+def test_ranks_on_gpus_choose_nothing_for_the_user():
+    env = script(device="cuda").env
+    assert not {"DS_ACCELERATOR", "GLOO_SOCKET_IFNAME", "CUDA_VISIBLE_DEVICES"} & env.keys()
+
+
+def test_what_the_user_has_set_is_kept_and_the_plan_wins():
+    mine = {"OMP_NUM_THREADS": "3", "TOKENIZERS_PARALLELISM": "true"}
+    assert not mine.keys() & script(mine).env.keys()
+    assert script(mine, env={"OMP_NUM_THREADS": "5"}).env["OMP_NUM_THREADS"] == "5"
+
+
+def test_the_words_of_other_launchers_do_not_reach_the_ranks():
+    theirs = {
+        "RANK": "7",
+        "WORLD_SIZE": "99",
+        "SLURM_PROCID": "7",
+        "OMPI_COMM_WORLD_RANK": "7",
+        "HOME": "/root",
+    }
+    env = rank_environment(script(), theirs, port=29500)
+    assert (env["WORLD_SIZE"], env["MASTER_PORT"], env["HOME"]) == ("4", "29500", "/root")
+    assert not {"SLURM_PROCID", "OMPI_COMM_WORLD_RANK"} & env.keys()
+
+
+def test_a_value_reaches_the_ranks_byte_for_byte():
+    value = 'a"b$HOME`id` %h * \n é'
+    sent = HostScript.from_json(script(env={"TOKEN": value}).to_json())
+    assert rank_environment(sent, {}, port=None)["TOKEN"] == value
+
+
+def test_what_tells_ranks_apart_is_not_the_users_to_set():
+    with pytest.raises(SpecError) as caught:
+        script(env={"RANK": "0", "MASTER_PORT": "1"})
+    assert [fault.path for fault in caught.value.faults] == ["launch.env.RANK", "launch.env.MASTER_PORT"]
+
+
+def test_gloo_is_not_given_a_list_of_exceptions():
+    with pytest.raises(SpecError, match=r"\^lo,docker"):
+        script({"GLOO_SOCKET_IFNAME": "^lo,docker"})
+
+
+def test_a_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("torch", "deepspeed") else name
+    )
+    with pytest.raises(LaunchError) as caught:
+        check_ready(a_plan(), machine())
+    assert (
+        str(caught.value) == "torch and deepspeed are not installed\n      fix: pip install 'partrain[train]'"
+    )
+    assert caught.value.exit_code == 4
+
+
+@pytest.mark.skipif(
+    package_version("deepspeed") is None, reason="asks about GPUs only when the packages are there"
+)
+def test_more_ranks_than_gpus_are_refused():
+    check_ready(a_plan(device="cuda"), machine("cuda", 4))
+    with pytest.raises(LaunchError, match=r"dp 1 x pp 2 x tp 2 = 4 ranks, this machine 3 GPUs \(a test\)"):
+        check_ready(a_plan(device="cuda"), machine("cuda", 3))
+    with pytest.raises(LaunchError, match="this machine 0 GPUs"):
+        check_ready(a_plan(device="cuda"), machine("cpu", 64))

@@ -1,0 +1,193 @@
+"""Runs as their folders tell them, whatever is in those folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from partrain.errors import RunError
+from partrain.run.folder import RunFolder, write_json
+from partrain.run.launcher import Launcher, read_launcher
+from partrain.run.metrics import MetricsTail, last_record, record_from
+from partrain.run.process import host_mark, process_state
+from partrain.run.records import Outcome, StepRecord
+from partrain.run.runs import (
+    RunChoiceError,
+    find_run,
+    list_runs,
+    new_run_folder,
+    newest_run,
+    run_info,
+    state_of,
+)
+
+RECORD = StepRecord(
+    step=1,
+    loss=5.5,
+    lr=1e-3,
+    grad_norm=1.0,
+    step_s=0.1,
+    tokens=512,
+    tokens_per_s=5120.0,
+    flops=1e9,
+    mfu=None,
+    peak_bytes=2**20,
+    time=1.0,
+)
+
+
+def line(step: int) -> str:
+    return json.dumps({**asdict(RECORD), "step": step}) + "\n"
+
+
+def launched_by(folder: RunFolder, **changed: object) -> None:
+    own = read_launcher(folder)
+    write_json(folder.launch, {**asdict(own), **changed})
+
+
+def test_the_newest_run_comes_first(tmp_path):
+    folders = [new_run_folder(tmp_path, name) for name in ("b", "a", "c")]
+    for started, folder in enumerate(folders):
+        launched_by(folder, started=float(started))
+    assert [info.name for info in list_runs(tmp_path)] == ["c", "a", "b"]
+    assert newest_run(tmp_path).name == "c"
+
+
+def test_no_runs_are_said_to_be_none(tmp_path):
+    assert list_runs(tmp_path / "nowhere") == ()
+    with pytest.raises(RunChoiceError, match="there are no runs"):
+        newest_run(tmp_path)
+
+
+def test_a_run_is_found_by_its_name_or_path_and_a_slip_gets_the_nearest(tmp_path, monkeypatch):
+    new_run_folder(tmp_path / "runs", "demo")
+    monkeypatch.chdir(tmp_path)
+    assert find_run(Path("runs"), "demo").name == "demo"
+    assert find_run(Path("elsewhere"), "runs/demo/").path == tmp_path / "runs" / "demo"
+    with pytest.raises(RunChoiceError, match=r"no run 'dmeo'[\s\S]*runs in runs: demo"):
+        find_run(Path("runs"), "dmeo")
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../etc", "/", "a\0b", "x" * 5000, "demo/../..", "-demo"])
+def test_a_name_that_is_none_finds_no_run(tmp_path, name):
+    with pytest.raises(RunChoiceError, match="no run"):
+        find_run(tmp_path, name)
+
+
+def test_the_folder_of_a_run_is_one_launchers_alone(tmp_path):
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: new_run_folder(tmp_path, "demo").path.name, range(8)))
+    assert sorted(made) == sorted(["demo", *(f"demo-{number}" for number in range(2, 9))])
+
+
+def test_a_place_that_cannot_hold_runs_is_a_fault_of_the_job(tmp_path):
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(RunError, match="no run can be kept"):
+        new_run_folder(tmp_path / "runs", "demo")
+
+
+def test_a_run_stands_as_its_launcher_does(tmp_path):
+    folder = new_run_folder(tmp_path, "demo")
+    assert state_of(folder) == "running"
+    launched_by(folder, start="before")  # the pid is another process's now
+    assert state_of(folder) == "lost"
+    launched_by(folder, boot="an earlier one")
+    assert state_of(folder) == "lost"
+    launched_by(folder, host="elsewhere")
+    assert state_of(folder) == "unknown"
+    write_json(folder.outcome, asdict(Outcome("failed", 5, "rank 1 failed", 2.0)))
+    assert state_of(folder) == "failed"
+
+
+def test_a_launcher_that_ended_and_was_not_waited_for_is_gone(tmp_path):
+    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as process:
+        found = process_state(process.pid)
+        assert found is not None
+        folder = new_run_folder(tmp_path, "demo")
+        write_json(folder.launch, asdict(Launcher(process.pid, found.start, *host_mark(), started=1.0)))
+        assert state_of(folder) == "running"
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert state_of(folder) == "lost"
+
+
+def test_metrics_are_read_while_they_grow(tmp_path):
+    tail = MetricsTail(tmp_path / "metrics.jsonl")
+    assert tail.read() == ()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write(line(1) + line(2)[:40])
+        file.flush()
+        assert [record.step for record in tail.read()] == [1]
+        file.write(line(2)[40:] + "not a record\n" + line(3))
+    assert [record.step for record in tail.read()] == [2, 3]
+    assert tail.read() == ()
+
+
+def test_a_long_line_does_not_stop_the_reading(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("x" * 700_000 + "\n" + line(7))
+    tail = MetricsTail(path)
+    assert [record.step for _ in range(4) for record in tail.read()] == [7]
+
+
+def test_the_last_record_is_the_last_whole_one(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(line(step) for step in range(1, 2000)) + line(2000)[:-10])
+    assert last_record(path).step == 1999
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "null", "[" * 100_000, '{"step": "1"}', line(1)[:-9], line(1).replace("5.5", "true")],
+)
+def test_what_is_no_record_is_none(text):
+    assert record_from(text) is None
+
+
+def test_a_key_of_a_later_version_is_left_aside():
+    assert record_from(json.dumps({**asdict(RECORD), "energy_j": 1})) == RECORD
+
+
+def fifo(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def endless(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def folder_there(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        fifo,
+        endless,
+        folder_there,
+        lambda path: path.write_bytes(b"\xff\xfe\x00"),
+        lambda path: path.write_text('{"state": "done"'),
+        lambda path: path.write_text('{"state": ["done"], "pid": "1", "training": 3, "exit_code": "0"}'),
+        lambda path: path.write_text('{"state": "done", "exit_code": 0, "failure": 3}'),
+        lambda path: path.write_text("[" * 200_000),
+    ],
+)
+def test_a_spoiled_folder_is_told_as_far_as_it_goes(tmp_path, spoil):
+    spoiled = new_run_folder(tmp_path, "spoiled")
+    write_json(spoiled.plan, {"training": {"steps": 10}})
+    for path in (spoiled.launch, spoiled.metrics, spoiled.outcome):
+        spoil(path)
+    info = run_info(spoiled)
+    assert (info.state, info.last_step, info.steps, info.last_loss) == ("lost", 0, 10, None)
+    assert info in list_runs(tmp_path)
