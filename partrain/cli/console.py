@@ -1,0 +1,112 @@
+"""A run as it is seen while it goes on: one line a step, and at a terminal a progress bar below them."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from partrain.cli import render
+from partrain.launch.events import Event, Failed, Recorded, Started, Stopping
+from partrain.plan.plan import Plan
+from partrain.run.records import StepRecord
+from partrain.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_COLUMNS = (
+    ("step", 11),
+    ("loss", 8),
+    ("tokens/s", 9),
+    ("step time", 10),
+    ("memory", 10),
+    ("grad norm", 10),
+    ("lr", 9),
+    ("left", 8),
+)
+"""Of a step's line and their widths, 75 with nothing between them: a terminal has 80."""
+
+_HEADER_EVERY = 40
+"""Lines after which the columns are named again: what a screen holds."""
+
+_RECENT = 20
+"""Steps whose mean predicts the time left; the first step, which warms everything up, is not among them."""
+
+
+class Console:
+    """Prints the events of a run; as a context it holds the progress bar."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._lines = 0
+        self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._bar: tuple[Progress, TaskID] | None = None
+        self.records: list[StepRecord] = []
+
+    def __enter__(self) -> Console:
+        if render.at_terminal():
+            self._bar = _progress_bar(self._plan.training.steps)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar[0].stop()
+
+    def on_event(self, event: Event) -> None:
+        """Print what happened."""
+        if isinstance(event, Recorded):
+            self._step(event.record)
+        elif isinstance(event, Started):
+            render.say(f"{len(event.pids)} processes started; the first step takes longest")
+        elif isinstance(event, Failed):
+            render.say((f"rank {event.failure.rank} failed: ending all ranks", "bad"))
+        elif isinstance(event, Stopping):
+            render.say((f"{event.signal}: ending all ranks; once more kills them", "bold"))
+
+    def _step(self, record: StepRecord) -> None:
+        if self.records:
+            self._recent.append(record.step_s)
+        self.records.append(record)
+        steps = self._plan.training.steps
+        if self._bar:
+            bar, task = self._bar
+            bar.update(task, completed=record.step)
+        if record.step % self._plan.log_every == 0 or record.step in (1, steps):
+            if self._lines % _HEADER_EVERY == 0:
+                render.say(("".join(name.rjust(width) for name, width in _COLUMNS), "bold"))
+            self._lines += 1
+            render.say(step_line(record, steps=steps, left_s=self._left_s(record)))
+
+    def _left_s(self, record: StepRecord) -> float | None:
+        if not self._recent:
+            return None
+        return (self._plan.training.steps - record.step) * sum(self._recent) / len(self._recent)
+
+
+def step_line(record: StepRecord, *, steps: int, left_s: float | None) -> str:
+    """A step in one line of at most 80 columns, under the names in `_COLUMNS`."""
+    cells = (
+        f"{record.step}/{steps}",
+        f"{record.loss:.4f}",
+        format_count(record.tokens_per_s),
+        format_seconds(record.step_s),
+        format_bytes(record.peak_bytes),
+        f"{record.grad_norm:.4g}",
+        f"{record.lr:.2e}",
+        "" if left_s is None else format_seconds(left_s),
+    )
+    widths = (width for _, width in _COLUMNS)
+    return "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def _progress_bar(steps: int) -> tuple[Progress, TaskID]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TimeElapsedColumn
+
+    progress = Progress(
+        BarColumn(bar_width=40), TaskProgressColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    )
+    progress.start()
+    return progress, progress.add_task("", total=steps)

@@ -1,0 +1,87 @@
+"""What a person sees of a run while it goes on, and at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from partrain.cli.console import Console, step_line
+from partrain.cli.outcomes import show_outcome, show_summary
+from partrain.launch.events import Failed, Recorded, Started, Stopping
+from partrain.plan.plan import Plan
+from partrain.run.folder import RunFolder
+from tests.cli.command import job_file, partrain
+from tests.cli.run_folders import FAILED, record
+
+
+def plan_of(folder: Path, *overrides: str) -> Plan:
+    options = [word for override in overrides for word in ("--set", override)]
+    document = json.loads(partrain("plan", str(job_file(folder)), "--json", *options).out)
+    return Plan.from_json(json.dumps(document["plan"]))
+
+
+def lines_of(plan: Plan, num_steps: int, capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    with Console(plan) as console:
+        for step in range(num_steps):
+            console.on_event(Recorded(record(step + 1)))
+    return [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_step_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    header, first, second, _ = lines_of(plan_of(tmp_path), 3, capsys)
+    assert header == ["step", "loss", "tokens/s", "step", "time", "memory", "grad", "norm", "lr", "left"]
+    assert first == ["1/3", "2.5000", "8.19K", "500", "ms", "512.0", "MiB", "0.5", "1.00e-03"]
+    # One step of 0.5 s is left after the second of three.
+    assert second == ["2/3", "2.5000", "8.19K", "500", "ms", "512.0", "MiB", "0.5", "1.00e-03", "500", "ms"]
+
+
+def test_log_every_thins_the_lines_but_keeps_first_and_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    plan = plan_of(tmp_path, "monitor.log_every=5", "training.steps=12")
+    steps = [line[0] for line in lines_of(plan, 12, capsys)[1:]]
+    assert steps == ["1/12", "5/12", "10/12", "12/12"]
+
+
+def test_the_columns_are_named_again_after_a_screenful(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    lines = lines_of(plan_of(tmp_path, "training.steps=81"), 81, capsys)
+    assert [number for number, line in enumerate(lines) if line[0] == "step"] == [0, 41, 82]
+
+
+def test_the_widest_step_fits_80_columns():
+    wide = record(999_999, loss=-12.34567)
+    assert len(step_line(wide, steps=999_999, left_s=90061.0)) <= 80
+
+
+def test_other_events_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert FAILED.failure is not None
+    console = Console(plan_of(tmp_path))
+    for event in (Started({0: 11, 1: 12}), Failed(FAILED.message, FAILED.failure), Stopping("SIGINT")):
+        console.on_event(event)
+    out = capsys.readouterr().out
+    assert "2 processes started" in out
+    assert "rank 2 failed: ending all ranks" in out
+    assert "SIGINT: ending all ranks; once more kills them" in out
+
+
+def test_the_summary_counts_speed_after_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    show_summary([record(1, loss=5.5), record(2), record(3)], RunFolder(tmp_path))
+    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.split("\n") if line)
+    assert rows["loss"] == "5.5000 at step 1, 2.5000 at step 3"
+    assert rows["speed"] == "8.19K tokens/s after the first step"  # 2 x 4096 tokens in 2 x 0.5 s
+    assert rows["run"] == str(tmp_path)
+
+
+def test_control_characters_of_a_traceback_are_spelled_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from dataclasses import replace
+
+    assert FAILED.failure is not None
+    failure = replace(FAILED.failure, traceback="\x1b[2J\nboom")
+    show_outcome(replace(FAILED, failure=failure), RunFolder(tmp_path))
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "  boom" in out.splitlines()

@@ -1,0 +1,125 @@
+"""`partrain init`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partrain.cli import templates
+from tests.cli.command import ROOT, child, partrain
+
+
+@pytest.mark.parametrize("name", templates.NAMES)
+def test_the_written_job_passes_check(name: str, tmp_path: Path):
+    job = tmp_path / "first.yaml"
+    assert partrain("init", str(job), "--template", name, "--name", "my.first-1", "--steps", "7").code == 0
+    checked = json.loads(partrain("check", str(job), "--json").out)
+    assert (checked["job"]["name"], checked["job"]["training"]["steps"]) == ("my.first-1", 7)
+
+
+def test_every_line_of_a_filled_template_keeps_its_comment(tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    partrain("init", str(job), "--name", "a-rather-long-name-for-such-a-small-job", "--preset", "tiny-gpt")
+    lines = job.read_text().splitlines()
+    assert (
+        "name: a-rather-long-name-for-such-a-small-job # its runs are kept in runs/ under this name" in lines
+    )
+    assert [line.count("#") for line in lines] == [
+        line.count("#") for line in templates.template("laptop").splitlines()
+    ]
+
+
+def test_sequences_are_cut_to_the_models_positions(tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    assert partrain("init", str(job), "--template", "one-node", "--preset", "tiny").code == 0
+    assert json.loads(partrain("check", str(job), "--json").out)["job"]["training"]["sequence_length"] == 1024
+
+
+def test_the_first_line_names_the_schema_beside_the_job(tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    partrain("init", str(job))
+    first = job.read_text().splitlines()[0]
+    assert first.startswith("# yaml-language-server: $schema=")
+    schema = json.loads((tmp_path / first.partition("=")[2]).read_text())
+    assert schema["title"] == "partrain job"
+    assert schema == json.loads(partrain("schema").out)
+
+
+def test_a_second_job_shares_the_schema(tmp_path: Path):
+    assert partrain("init", str(tmp_path / "one.yaml")).code == 0
+    assert partrain("init", str(tmp_path / "two.yaml")).code == 0
+
+
+def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path):
+    job = tmp_path / "job.yaml"
+    job.write_text("mine")
+    shown = partrain("init", str(job))
+    assert (shown.code, job.read_text()) == (2, "mine")
+    assert "nothing is overwritten" in shown.err
+
+
+def test_a_schema_of_someone_else_is_left_alone(tmp_path: Path):
+    schema = tmp_path / "partrain.schema.json"
+    schema.write_text("{}")
+    shown = partrain("init", str(tmp_path / "job.yaml"))
+    assert shown.code != 0
+    assert schema.read_text() == "{}"
+    assert not (tmp_path / "job.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "options", [["--name", "not a name"], ["--preset", "lama"], ["--steps", "0"], ["--template", "moon"]]
+)
+def test_a_wrong_value_is_told_and_nothing_is_written(options: list[str], tmp_path: Path):
+    shown = partrain("init", str(tmp_path / "job.yaml"), *options)
+    assert shown.code == 2
+    assert options[1] in shown.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_schema_can_be_left_out(tmp_path: Path):
+    assert partrain("init", str(tmp_path / "job.yaml"), "--no-schema").code == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["job.yaml"]
+
+
+def test_it_works_from_an_installed_package(tmp_path: Path):
+    # A wheel holds the templates inside the package (pyproject.toml, force-include).
+    site = tmp_path / "site"
+    shutil.copytree(ROOT / "partrain", site / "partrain", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "templates", site / "partrain" / "templates")
+    shown = child(
+        "init", "job.yaml", "--template", "cluster", cwd=tmp_path, environ={"PYTHONPATH": str(site)}
+    )
+    assert shown.code == 0, shown.err
+    assert "preset: llama-3.1-70b" in (tmp_path / "job.yaml").read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS' script takes other options")
+def test_a_terminal_is_asked_for_what_no_option_gives(tmp_path: Path):
+    # `script` gives the command a terminal; the answers come by its standard input.
+    command = f"{sys.executable} -m partrain init job.yaml --steps 9"
+    answers = "one-node\nasked\n\n"
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "xterm"}
+    found = subprocess.run(
+        ["script", "-qec", command, "/dev/null"],
+        input=answers,
+        cwd=tmp_path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout
+    assert "Name of the job [my-job]" in found.stdout
+    text = (tmp_path / "job.yaml").read_text()
+    assert [templates.value_of(text, key) for key in ("name", "preset", "steps")] == [
+        "asked",
+        "llama-3.2-1b",
+        "9",
+    ]

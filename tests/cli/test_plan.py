@@ -1,0 +1,65 @@
+"""`partrain plan`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from partrain.plan.plan import Plan
+from tests.cli.command import ROOT, job_file, partrain
+
+CHOSEN = {
+    "dp": 1,
+    "pp": 2,
+    "tp": 1,
+    "sequence_parallel": False,
+    "zero": 1,
+    "micro_batch_size": 1,
+    "num_micro_batches": 8,
+    "recompute": "none",
+}
+
+
+def test_the_document_has_the_chosen_layout_and_the_plan(tmp_path: Path):
+    document = json.loads(partrain("plan", str(job_file(tmp_path)), "--json").out)
+    assert document["chosen"] == CHOSEN
+    assert Plan.from_json(json.dumps(document["plan"])).layout.pp == 2
+
+
+def test_out_writes_a_plan_that_can_be_launched(tmp_path: Path):
+    out = tmp_path / "plan.json"
+    shown = partrain("plan", str(job_file(tmp_path)), "--out", str(out))
+    assert shown.out.splitlines()[-1] == f"written: {out}"
+    assert Plan.from_json(out.read_text()).to_json() == out.read_text()
+    assert partrain("launch", str(out), "--dry-run").code == 0
+
+
+def test_stages_and_ranks_are_shown(tmp_path: Path):
+    shown = partrain("plan", str(job_file(tmp_path)))
+    rows = [line.split() for line in shown.out.splitlines()]
+    # A block of tiny: 2 norms of 128, 128 x (128 + 64 + 64 + 128) of attention, 3 x 128 x 352 of MLP.
+    # Two of them (369,152) and the embedding (256 x 128); two, a norm and the head (128 x 256).
+    assert ["0", "embedding,", "blocks", "1-2", "401,920"] in rows
+    assert ["1", "blocks", "3-4,", "head", "402,048"] in rows
+    assert ["1", "0", "cpu", "0", "1", "0"] in rows
+
+
+def test_a_large_rank_map_is_cut_in_the_middle():
+    shown = partrain("plan", str(ROOT / "templates" / "cluster.yaml"))
+    ranks = [line.split()[0] for line in shown.out.split("rank")[-1].splitlines() if line.strip()]
+    assert len(shown.out.splitlines()) < 60
+    assert "..." in ranks
+
+
+def test_the_configuration_of_deepspeed_is_shown_on_request(tmp_path: Path):
+    job = str(job_file(tmp_path))
+    assert "train_micro_batch_size_per_gpu" not in partrain("plan", job).out
+    assert '"train_micro_batch_size_per_gpu": 1' in partrain("plan", job, "--deepspeed").out
+
+
+def test_a_damaged_plan_is_refused(tmp_path: Path):
+    broken = tmp_path / "plan.json"
+    broken.write_text('{"version": 1}')
+    shown = partrain("launch", str(broken), "--dry-run")
+    assert shown.code == 2
+    assert "is not a plan of this version" in shown.err

@@ -1,0 +1,78 @@
+"""TensorBoard as a process."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from partrain.errors import RunError
+from partrain.monitor.board import free_port, start_board, tunnel, wait_for_answer
+from tests.cli.command import ROOT
+from tests.cli.run_folders import run_folder
+
+QUIET_PORT = 46006
+
+
+def test_a_port_that_is_taken_is_passed_over():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert free_port(port) > port
+
+
+def test_no_tunnel_without_ssh():
+    assert tunnel(6006, {"USER": "ada"}) is None
+
+
+def test_a_tunnel_goes_through_the_port_that_ssh_came_by():
+    environ = {"SSH_CONNECTION": "10.0.0.9 50000 10.0.0.2 2222", "USER": "ada"}
+    assert tunnel(6007, environ) == "ssh -L 6007:127.0.0.1:6007 -p 2222 ada@10.0.0.2"
+
+
+def test_a_board_that_ends_at_once_says_why(tmp_path: Path):
+    log = tmp_path / "log"
+    log.write_text("no such option\n")
+    process = subprocess.Popen((sys.executable, "-c", "raise SystemExit(3)"))
+    with pytest.raises(RunError, match=r"ended with exit code 3\nno such option"):
+        wait_for_answer(process, port=1, log=log)
+
+
+def test_a_missing_tensorboard_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(RunError, match=r"partrain\[train\]"):
+        start_board(tmp_path, port=1, log=tmp_path / "log")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_board_answers_says_the_tunnel_and_ends_with_the_command(tmp_path: Path, number: int, code: int):
+    run_folder(tmp_path, "demo")
+    port = free_port(QUIET_PORT)
+    environ = {**os.environ, "SSH_CONNECTION": "10.0.0.9 50000 10.0.0.2 22", "PYTHONPATH": str(ROOT)}
+    command = (sys.executable, "-m", "partrain", "board", "demo", "--dir", str(tmp_path), "--port", str(port))
+    board = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+    assert board.stdout is not None
+    said = ""
+    while "Ctrl-C" not in said:
+        line = board.stdout.readline()
+        assert line, said
+        said += line
+    address = re.search(r"http://\S+", said)
+    assert address is not None
+    with urllib.request.urlopen(address[0]) as page:
+        assert b"TensorBoard" in page.read()
+    assert f"ssh -L {port}:127.0.0.1:{port} " in said
+    board.send_signal(number)
+    assert board.wait(timeout=30) == code
+    board.stdout.close()
+    with pytest.raises(OSError, match=r".*"):
+        urllib.request.urlopen(address[0], timeout=5)
