@@ -83,9 +83,14 @@ def shorten(job: Path) -> None:
 def test_make_demo_trains(tmp_path: Path) -> None:
     options = "--set training.steps=2 --set training.schedule.warmup_steps=0 --set run.dir=" + str(tmp_path)
     made = subprocess.run(
-        ["make", "demo", f"DEMO={options}"], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+        ["make", "demo", f"DEMO={options}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
     )
     assert made.returncode == 0, made.stdout + made.stderr
     assert "2/2" in made.stdout
     assert "partrain board" in made.stdout
-    assert list(tmp_path.glob("demo/tensorboard/events*"))
+    assert list(tmp_path.glob("demo/tensorboard/demo/events*"))

@@ -16,9 +16,9 @@ from partrain.run.folder import RunFolder
 from partrain.run.records import StepRecord
 
 SCALARS = {
-    "loss": "train/loss",
-    "lr": "train/learning_rate",
-    "grad_norm": "train/gradient_norm",
+    "loss": "loss/train",
+    "lr": "optimizer/learning_rate",
+    "grad_norm": "optimizer/gradient_norm",
     "tokens_per_s": "speed/tokens_per_s",
     "step_s": "speed/step_s",
     "tflops": "speed/tflops_per_device",
@@ -49,7 +49,7 @@ class Recorder:
         if rank:
             return
         self._file = open(folder.metrics, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed in close)
-        self._board = SummaryWriter(str(folder.tensorboard), purge_step=1)
+        self._board = SummaryWriter(str(folder.events), purge_step=1)
         self._board.add_text("job", _code(folder.job.read_text(encoding="utf-8", errors="replace")), 0)
         self._board.add_text("plan", _code(plan.to_json()), 0)
 

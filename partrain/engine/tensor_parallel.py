@@ -23,6 +23,10 @@ from partrain.model.weights import Weight, local_shape, shard_range
 
 SEQUENCE_DIM = 1
 
+# torch 2.13 renamed these and warns of the names that older releases have.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 def parameter(weight: Weight, group: TensorGroup) -> nn.Parameter:
     """This rank's share of `weight` on the meta device, marked so that norms count it right.
@@ -45,7 +49,7 @@ def mark(target: nn.Parameter, weight: Weight) -> nn.Parameter:
 def _gather(x: Tensor, group: TensorGroup) -> Tensor:
     """[B, S, ...] of each rank -> [B, T, ...]."""
     parts = x.new_empty((group.size, *x.shape))
-    dist.all_gather_into_tensor(parts.flatten(0, 1), x.contiguous(), group=group.handle)
+    _all_gather(parts.flatten(0, 1), x.contiguous(), group=group.handle)
     return parts.movedim(0, SEQUENCE_DIM).reshape(x.shape[0], -1, *x.shape[2:])
 
 
@@ -53,7 +57,7 @@ def _scatter_sum(x: Tensor, group: TensorGroup) -> Tensor:
     """[B, T, ...] of each rank -> this rank's [B, S, ...] of their sum."""
     parts = x.reshape(x.shape[0], group.size, -1, *x.shape[2:]).movedim(SEQUENCE_DIM, 0).contiguous()
     result = torch.empty_like(parts[0])
-    dist.reduce_scatter_tensor(result, parts.flatten(0, 1), group=group.handle)
+    _reduce_scatter(result, parts.flatten(0, 1), group=group.handle)
     return result
 
 

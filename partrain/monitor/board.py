@@ -16,6 +16,7 @@ from pathlib import Path
 from partrain.errors import RunError
 
 LOOPBACK = "127.0.0.1"
+_MOST_POINTS = 1_000_000
 _PORTS_TRIED = 100
 _ANSWER_S = 60.0
 _POLL_S = 0.2
@@ -46,7 +47,8 @@ def start_board(folder: Path, *, port: int, log: Path) -> subprocess.Popen[bytes
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise RunError("tensorboard is not installed", hint="pip install 'partrain[train]'")
-    # The samples of the default would thin out a run of more than a thousand steps.
+    # The default would thin out a run of more than a thousand steps; 0, which should mean all, shows none
+    # with TensorBoard's own data server.
     options = (
         "--logdir",
         str(folder),
@@ -55,7 +57,7 @@ def start_board(folder: Path, *, port: int, log: Path) -> subprocess.Popen[bytes
         "--port",
         str(port),
         "--samples_per_plugin",
-        "scalars=0",
+        f"scalars={_MOST_POINTS}",
     )
     with log.open("wb") as output:
         return subprocess.Popen(

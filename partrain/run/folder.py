@@ -37,8 +37,13 @@ class RunFolder:
 
     @property
     def tensorboard(self) -> Path:
-        """Event files, written from the same records."""
+        """What TensorBoard is pointed at."""
         return self.path / "tensorboard"
+
+    @property
+    def events(self) -> Path:
+        """TensorBoard's event files, written from the same records; it shows the folder's name."""
+        return self.tensorboard / self.path.name
 
     @property
     def logs(self) -> Path:

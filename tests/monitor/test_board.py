@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from partrain.errors import RunError
-from partrain.monitor.board import free_port, start_board, tunnel, wait_for_answer
+from partrain.monitor.board import end_board, free_port, start_board, tunnel, wait_for_answer
+from partrain.run.folder import RunFolder
 from tests.cli.command import ROOT
 from tests.cli.run_folders import run_folder
 
@@ -76,3 +80,39 @@ def test_the_board_answers_says_the_tunnel_and_ends_with_the_command(tmp_path: P
     board.stdout.close()
     with pytest.raises(OSError, match=r".*"):
         urllib.request.urlopen(address[0], timeout=5)
+
+
+@pytest.mark.torch
+def test_the_board_serves_every_step_of_a_run(tmp_path: Path):
+    """Written by the recorder of the engine, asked for as the page asks."""
+    from partrain.engine.metrics import Recorder
+    from tests.engine.plans import Case, plan_of
+
+    folder = RunFolder(tmp_path / "demo")
+    folder.path.mkdir()
+    folder.job.write_text("version: 1\n")
+    recorder = Recorder(plan_of(Case()), folder, rank=0)
+    for step in range(1, 1501):
+        recorder.record(step, loss=1 / step, lr=1e-3, grad_norm=1.0, step_s=0.5, peak_bytes=2**20)
+    recorder.close()
+    port, log = free_port(QUIET_PORT), tmp_path / "log"
+    process = start_board(folder.tensorboard, port=port, log=log)
+    try:
+        address = wait_for_answer(process, port=port, log=log)
+        points = _points(f"{address}data/plugin/scalars/scalars?run=demo&tag=loss/train", 1500)
+    finally:
+        end_board(process)
+    assert [step for _, step, _ in points] == list(range(1, 1501))
+
+
+def _points(url: str, wanted: int) -> list[list[float]]:
+    """The points, once the data server has read them all."""
+    deadline, points = time.monotonic() + 30, []
+    while len(points) < wanted and time.monotonic() < deadline:
+        time.sleep(0.2)
+        try:
+            with urllib.request.urlopen(url) as answer:
+                points = json.load(answer)
+        except urllib.error.HTTPError:
+            continue  # the run is not read yet
+    return points
