@@ -54,7 +54,7 @@ test: check
 	$(BIN)/python -m pytest -m "torch and not soak"
 
 soak: $(READY)
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest tests -m soak
 
 clean:
 	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

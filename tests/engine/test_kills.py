@@ -32,11 +32,11 @@ hardware: {node: cpu}
 
 
 def processes_of(folder: Path) -> dict[int, dict[str, str]]:
-    """Process id -> environment of every process that was started for a run in `folder`."""
+    """Process id -> environment of every process that works in `folder`: launcher, agent and ranks."""
     found = {}
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and str(folder).encode() in (entry / "cmdline").read_bytes():
+            if entry.name.isdigit() and os.readlink(entry / "cwd") == str(folder):
                 pairs = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
                 found[int(entry.name)] = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         except OSError:
@@ -45,7 +45,7 @@ def processes_of(folder: Path) -> dict[int, dict[str, str]]:
 
 
 def rank_process(folder: Path, rank: int) -> int:
-    return next(pid for pid, env in processes_of(folder / "runs").items() if env.get("RANK") == str(rank))
+    return next(pid for pid, env in processes_of(folder).items() if env.get("RANK") == str(rank))
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 def nothing_left(folder: Path, since: float) -> bool:
     """Whether every process of the run ends within the limit."""
-    while processes_of(folder / "runs"):
+    while processes_of(folder):
         if time.monotonic() - since > LIMIT_S:
             return False
         time.sleep(0.05)
