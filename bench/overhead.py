@@ -42,7 +42,7 @@ training: {sequence_length: 128, global_batch_size: 8, micro_batch_size: 8, step
 """
 
 
-def plan_of(job: bytes) -> Plan:
+def plan_of(job: bytes, zero: str) -> Plan:
     """The plan of a job on one CPU."""
     machine = MachineFacts(
         device="cpu",
@@ -54,7 +54,11 @@ def plan_of(job: bytes) -> Plan:
         origin="bench",
     )
     data = DatasetFacts(source="synthetic", num_tokens=None, vocab_size=None)
-    return decide(read_job_text(job, source="bench", environ={}), machine=machine, data=data)
+    return decide(
+        read_job_text(job, source="bench", overrides=[f"parallel.zero={zero}"], environ={}),
+        machine=machine,
+        data=data,
+    )
 
 
 class PlainLoop:
@@ -81,18 +85,23 @@ class PlainLoop:
 
 
 def main() -> None:
-    """Print the median ratio and its spread."""
+    """Compare what `auto` takes, and ZeRO 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
     wish = parser.parse_args()
     torch.set_num_threads(wish.threads)
-    plan = plan_of(JOB)
     join_world("cpu")
+    for zero in ("auto", "1"):
+        compare(plan_of(JOB, zero), num_pairs=wish.pairs)
+
+
+def compare(plan: Plan, *, num_pairs: int) -> None:
+    """Print the median ratio of one plan's engine to the plain loop, and its spread."""
     engine, plain = build_engine(plan, rank=0, device=CPU), PlainLoop(plan)
     source = open_source(plan.data, sequence_length=128, vocab_size=256, seed=1)
     ratios, ours, theirs = [], [], []
-    for step in range(1, wish.pairs + 11):
+    for step in range(1, num_pairs + 11):
         micro = list(batches(source, plan, step=step, replica=0, device=CPU))
         start = time.perf_counter()
         loss, _ = train_step(engine, iter(micro), lr=3e-4)
@@ -106,7 +115,7 @@ def main() -> None:
             ratios.append(ours[-1] / theirs[-1])
     low, *_, high = statistics.quantiles(ratios, n=10)
     ours_ms, theirs_ms = statistics.median(ours) * 1e3, statistics.median(theirs) * 1e3
-    print(f"engine {ours_ms:.1f} ms, plain loop {theirs_ms:.1f} ms a step")
+    print(f"ZeRO {plan.layout.zero}: engine {ours_ms:.1f} ms, plain loop {theirs_ms:.1f} ms a step")
     middle = statistics.median(ratios)
     print(f"ratio over {len(ratios)} pairs: median {middle:.3f}, p10 {low:.3f}, p90 {high:.3f}")
 

@@ -105,11 +105,10 @@ def _watched(plan: Plan, folder: RunFolder, script: LaunchScript, job: Path) -> 
 def _show_script(plan: Plan, script: LaunchScript, *, as_json: bool) -> None:
     """What would be started."""
     from partrain.cli import layouts
+    from partrain.spec.values import plain
 
     if as_json:
-        render.say_json(
-            {"plan": plan.model_dump(mode="json"), "hosts": [asdict(host) for host in script.hosts]}
-        )
+        render.say_json({"plan": plain(plan), "hosts": [asdict(host) for host in script.hosts]})
         return
     layouts.show_layout(plan)
     layouts.show_ranks(plan)

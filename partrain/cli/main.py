@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import os
 import sys
 
 from partrain.errors import PartrainError
@@ -15,9 +14,6 @@ def run() -> None:
     # Nearly all commands end within a second: collecting garbage while modules are imported, and once more
     # when the interpreter shuts down, is a quarter of that time and frees nothing. `launch` turns it on.
     gc.disable()
-    # Plugins of pydantic are for models of servers; to look for them, pydantic reads the metadata of every
-    # installed package.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -37,7 +37,9 @@ def plan(
 
         write_whole(out, decided.to_json())
     if as_json:
-        render.say_json({"chosen": layouts.chosen(decided), "plan": decided.model_dump(mode="json")})
+        from partrain.spec.values import plain
+
+        render.say_json({"chosen": layouts.chosen(decided), "plan": plain(decided)})
         return
     layouts.show_layout(decided)
     layouts.show_stages(decided)

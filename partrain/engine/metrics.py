@@ -49,7 +49,7 @@ class Recorder:
         if rank:
             return
         self._file = open(folder.metrics, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed in close)
-        self._board = SummaryWriter(str(folder.events), purge_step=1)
+        self._board = SummaryWriter(str(folder.events), purge_step=1, flush_secs=10)
         self._board.add_text("job", _code(folder.job.read_text(encoding="utf-8", errors="replace")), 0)
         self._board.add_text("plan", _code(plan.to_json()), 0)
 

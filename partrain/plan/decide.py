@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
+from typing import cast
 
 import partrain
 from partrain.errors import Fault, InfeasibleError, Reason, SpecError
@@ -23,6 +24,7 @@ from partrain.spec.job import JobSpec
 from partrain.spec.load import Reading, is_doubtful, place_of
 from partrain.spec.model import ModelSpec
 from partrain.spec.resolve import resolve_model
+from partrain.spec.training import Precision
 
 
 def decide(
@@ -57,7 +59,7 @@ def decide(
     assert data is not None
     plan = _plan(job, model=resolved.model, data=data, choice=choice)
     found = {**resolved.origins, **_origins(job, here), **reading.origins, **choice.origins}
-    return plan.model_copy(update={"origins": origins_of(resolved_job(job, plan), found)})
+    return replace(plan, origins=origins_of(resolved_job(job, plan), found))
 
 
 def _machine(job: JobSpec, here: MachineFacts) -> tuple[MachineFacts, tuple[Reason, ...]]:
@@ -188,15 +190,13 @@ def _plan(job: JobSpec, *, model: ModelSpec, data: DatasetFacts, choice: Choice)
     wish = choice.proposal
     layout = _layout(model, choice)
     stages = _stages(model, layout)
-    training = TrainingPlan.model_validate(
-        {
-            "sequence_length": wish.sequence_length,
-            "steps": _steps(job),
-            "precision": wish.precision,
-            "seed": job.training.seed,
-            "optimizer": job.training.optimizer,
-            "schedule": job.training.schedule,
-        }
+    training = TrainingPlan(
+        sequence_length=wish.sequence_length,
+        steps=_steps(job),
+        precision=cast(Precision, wish.precision),
+        seed=job.training.seed,
+        optimizer=job.training.optimizer,
+        schedule=job.training.schedule,
     )
     largest = max(stage.parameters for stage in stages)
     return Plan(

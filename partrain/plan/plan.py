@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import JsonValue
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from partrain.layout.layout import Layout
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.launch import EnvName
 from partrain.spec.model import ModelSpec
-from partrain.spec.section import Count, Name, Section, Whole
+from partrain.spec.section import Count, Name, Whole
 from partrain.spec.training import OptimizerSection, Precision, ScheduleSection
+from partrain.spec.values import plain, read
 
 
-class TrainingPlan(Section):
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
     """How long and with which numbers; the batch's shape is in the layout."""
 
     sequence_length: Count
@@ -25,7 +28,8 @@ class TrainingPlan(Section):
     schedule: ScheduleSection
 
 
-class StagePlan(Section):
+@dataclass(frozen=True, kw_only=True)
+class StagePlan:
     """One pipeline stage."""
 
     stage: Whole
@@ -37,7 +41,8 @@ class StagePlan(Section):
     """Parameters that each rank of this stage holds, its padding of the vocabulary included."""
 
 
-class Plan(Section):
+@dataclass(frozen=True, kw_only=True)
+class Plan:
     """A decision. The same job, machine and version give the same bytes."""
 
     version: Literal[1]
@@ -55,7 +60,7 @@ class Plan(Section):
     """Parameters of the whole model, each counted once."""
     flops_per_token: float
     """Model FLOPs a token, forward and backward, recomputation not counted."""
-    deepspeed: dict[str, JsonValue]
+    deepspeed: dict[str, Any]
     """The engine's configuration."""
     env: dict[EnvName, str]
     run_dir: str
@@ -67,12 +72,21 @@ class Plan(Section):
 
     def to_json(self) -> str:
         """Indented JSON, keys in the order above."""
-        return self.model_dump_json(indent=2) + "\n"
+        return json.dumps(plain(self), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """The plan that `to_json` wrote.
 
-        Raises ValueError (pydantic's ValidationError) on anything else.
+        Raises ValueError on anything else, with the key paths that are wrong.
         """
-        return cls.model_validate_json(text)
+        try:
+            return read(cls, json.loads(text, parse_constant=_finite, parse_float=_finite))
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(float(text)):
+        raise ValueError(f"{text} is no number")
+    return float(text)

@@ -7,15 +7,16 @@ from typing import Any
 
 from partrain.plan.plan import Plan
 from partrain.spec.job import JobSpec
+from partrain.spec.values import plain
 
 
 def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
     """`job` as plain values, section by section, every default written out and every `auto` decided."""
-    view: dict[str, Any] = job.model_dump(mode="json")
+    view: dict[str, Any] = plain(job)
     layout, training = plan.layout, plan.training
     view["model"] = {
         **({"preset": job.model.preset} if job.model.preset else {}),
-        **plan.model.model_dump(mode="json"),
+        **plain(plan.model),
     }
     view["training"] |= {
         "steps": training.steps,

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from partrain.run.reading import object_in, open_regular, read_tail
 from partrain.run.records import StepRecord
 
 _CHUNK_BYTES = 2**18
 _LONGEST_LINE_BYTES = 2**16
-_KINDS = {"int": (int,), "float": (int, float), "float | None": (int, float, type(None))}
-_FIELDS = {field.name: _KINDS[str(field.type)] for field in fields(StepRecord)}
+_KINDS = {"int": (int,), "float": (int, float, type(None)), "float | None": (int, float, type(None))}
+_FIELDS = {field.name: str(field.type) for field in fields(StepRecord)}
 
 
 def record_from(line: str | bytes) -> StepRecord | None:
-    """The record that a line spells; None: it is not one. Keys of later versions are left aside."""
+    """The record that a line spells, NaN where a measured number is null; None: it is not one.
+
+    Keys of later versions are left aside.
+    """
     value = object_in(line)
-    if value is None or not all(_fits(value.get(name, ""), kinds) for name, kinds in _FIELDS.items()):
+    if value is None or not all(_fits(value.get(name, ""), kind) for name, kind in _FIELDS.items()):
         return None
-    return StepRecord(**{name: value[name] for name in _FIELDS})
+    return StepRecord(**{name: _measured(value[name], kind) for name, kind in _FIELDS.items()})
 
 
-def _fits(value: object, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool)
+def _fits(value: object, kind: str) -> bool:
+    return isinstance(value, _KINDS[kind]) and not isinstance(value, bool)
+
+
+def _measured(value: Any, kind: str) -> Any:
+    return math.nan if value is None and kind == "float" else value
 
 
 def last_record(path: Path) -> StepRecord | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -36,11 +37,12 @@ class StepRecord:
     """Seconds since 1970."""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        """A line of metrics.jsonl; null stands for NaN and infinity, which JSON does not have."""
+        return json.dumps({name: _finite(value) for name, value in asdict(self).items()}, allow_nan=False)
 
-    @classmethod
-    def from_json(cls, line: str) -> StepRecord:
-        return cls(**json.loads(line))
+
+def _finite(value: float | None) -> float | None:
+    return value if value is None or math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
-from pydantic import Field
-
-from partrain.spec.section import Section
+from partrain.spec.section import Text
 
 BUILTIN = ("builtin:python-source", "synthetic")
 """Sources that need no file: the standard library's own text as bytes, and random tokens."""
 
 
-class DataSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class DataSection:
     """The `data` section."""
 
-    train: Annotated[str, Field(min_length=1)]
+    train: Text
     """`builtin:python-source`, `synthetic`, or the path of a token file (or of the folder with one)."""

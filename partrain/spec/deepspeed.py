@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+from typing import Any, Literal
 
 from partrain.errors import Fault
 from partrain.spec.faults import came, fix_words
-from partrain.spec.forms import fits, forms, in_words
-from partrain.spec.section import Count, Positive
-from partrain.spec.tree import Loc, Tree, dotted
+from partrain.spec.forms import forms
+from partrain.spec.keypath import Loc, dotted
+from partrain.spec.section import Count, Positive, Text
+from partrain.spec.tree import Tree
+from partrain.spec.values import Misfit, read
+from partrain.spec.words import in_words
 
 ALLOWED: Mapping[str, Any] = {
     "zero_optimization.reduce_bucket_size": Count,
@@ -31,7 +32,7 @@ ALLOWED: Mapping[str, Any] = {
     "comms_logger.verbose": bool,
     "comms_logger.prof_all": bool,
     "comms_logger.debug": bool,
-    "comms_logger.prof_ops": list[Annotated[str, Field(min_length=1)]],
+    "comms_logger.prof_ops": tuple[Text, ...],
     "communication_data_type": Literal["fp32", "bf16"],
     "prescale_gradients": bool,
     "gradient_predivide_factor": Positive,
@@ -117,8 +118,11 @@ def _section_faults(section: Mapping[str, Any], loc: Loc, tree: Tree) -> Iterato
 
 
 def _value_faults(value: Any, at: Loc, tree: Tree) -> Iterator[tuple[Loc, Fault]]:
-    allowed = forms(ALLOWED[dotted(at[1:])])
-    if not any(fits(form, value) for form in allowed):
+    kind = ALLOWED[dotted(at[1:])]
+    try:
+        read(kind, value)
+    except Misfit:
+        allowed = forms(kind)
         fix = fix_words(at, allowed, value)
         yield at, Fault(dotted(at), came(value), in_words(allowed), fix, tree.places.get(at))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from partrain.spec.section import Count, Section, Whole
+from dataclasses import dataclass
+
+from partrain.spec.section import Count, Whole
 
 
-class DatasetFacts(Section):
+@dataclass(frozen=True, kw_only=True)
+class DatasetFacts:
     """A dataset as the plan needs to know it."""
 
     source: str
@@ -16,7 +19,8 @@ class DatasetFacts(Section):
     """Every token is below this; None: any vocabulary will do (synthetic)."""
 
 
-class MachineFacts(Section):
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
     """The devices of one node, and what they can do."""
 
     device: str

@@ -1,18 +1,19 @@
-"""pydantic's errors as faults: place, what came, what is allowed, the nearest fix."""
+"""What does not fit a job as faults: place, what came, what is allowed, the nearest fix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from partrain.errors import Fault, Place
-from partrain.spec.forms import Form, allowed_at, forms_at, nearest, section_keys
+from partrain.spec.forms import Form, forms_at, section_keys
+from partrain.spec.keypath import Loc, dotted
 from partrain.spec.scalars import EMPTY, shown
-from partrain.spec.tree import Loc, Tree, dotted
+from partrain.spec.tree import Tree
 from partrain.spec.unknown import meant
+from partrain.spec.values import Problem
+from partrain.spec.words import allowed_at, nearest
 
 _EXAMPLES: Mapping[Loc, str] = {
     ("version",): "1",
@@ -27,29 +28,24 @@ _EXAMPLES: Mapping[Loc, str] = {
 """What to write where a required key is missing."""
 
 
-def validation_faults(error: ValidationError, tree: Tree) -> Iterator[tuple[Loc, Fault]]:
-    """One fault for every key path that pydantic found wrong in `tree.data`, with the path to leave out.
+def misfit_faults(problems: Sequence[Problem], tree: Tree) -> Iterator[tuple[Loc, Fault]]:
+    """One fault for every key path of `tree.data` that has a problem, with the path to leave out.
 
     What an unknown key was probably meant to be becomes doubtful: it is not missing.
     """
-    details = [(detail["type"], detail["loc"]) for detail in error.errors(include_url=False)]
-    unknown = [loc for kind, loc in details if kind == "extra_forbidden"]
-    # A list that is too short lacks an index, which is no missing key.
-    missing = [loc for kind, loc in details if kind == "missing" and isinstance(loc[-1], str)]
-    wrong = [loc for _, loc in details if loc not in unknown and loc not in missing]
-    meanings = {loc: meant(tuple(map(str, loc[:-1])), str(loc[-1])) for loc in unknown}
-    for loc in unknown:
-        allowed = ", ".join(section_keys(loc[:-1]))
-        yield loc, Fault(dotted(loc), "unknown key", allowed, meanings[loc].fix, tree.keys.get(loc))
-    bad_keys = {loc[:-1] for loc in wrong if loc[-1] == "[key]"}
-    # The arms of a union complain one by one: one fault for the value that they are about.
-    for loc in dict.fromkeys(_given(loc, tree.data) for loc in wrong):
-        yield loc, _wrong_key(loc, tree) if loc in bad_keys else _wrong(loc, tree)
+    meanings = {
+        loc: meant(tuple(map(str, loc[:-1])), str(loc[-1])) for loc, kind in problems if kind == "unknown"
+    }
     tree.doubtful |= {
         found.path for found in meanings.values() if found.path and found.path not in tree.places
     }
-    for loc in missing:
-        if loc not in tree.doubtful:
+    for loc, kind in problems:
+        if kind == "unknown":
+            allowed = ", ".join(section_keys(loc[:-1]))
+            yield loc, Fault(dotted(loc), "unknown key", allowed, meanings[loc].fix, tree.keys.get(loc))
+        elif kind != "missing":
+            yield loc, _wrong_key(loc, tree) if kind == "wrong key" else _wrong(loc, tree)
+        elif loc not in tree.doubtful:
             yield loc, _missing(loc, tree)
 
 
@@ -111,25 +107,11 @@ def _wrong_key(loc: Loc, tree: Tree) -> Fault:
 
 def _wrong(loc: Loc, tree: Tree) -> Fault:
     value = _at(tree.data, loc)
-    if isinstance(value, list) and any(form.items for form in forms_at(loc)):
+    if isinstance(value, list) and any(form.kind is tuple for form in forms_at(loc)):
         return fault_at(loc, f"a list of {len(value)} came", tree)
     variables = tree.origins.get(loc, "").partition(" (")[2].rstrip(")")
     source = f" from {variables}" if variables else ""
     return fault_at(loc, came(value) + source, tree, fix=fix_words(loc, forms_at(loc), value))
-
-
-def _given(loc: Loc, data: Any) -> Loc:
-    """The part of pydantic's `loc` that is a key path of `data`; what follows names arms of a union."""
-    path: list[str | int] = []
-    for part in loc:
-        inside = (isinstance(data, dict) and part in data) or (
-            isinstance(data, list) and isinstance(part, int) and part < len(data)
-        )
-        if not inside:
-            break
-        path.append(part)
-        data = data[part]
-    return tuple(path)
 
 
 def _at(data: Any, loc: Loc) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from partrain.spec.section import Count, Section
+from dataclasses import dataclass
+
+from partrain.spec.section import Count
 
 
-class HardwareSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class HardwareSection:
     """The `hardware` section; left out, it is the machine that partrain runs on."""
 
     nodes: Count = 1

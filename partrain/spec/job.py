@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field, JsonValue
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from partrain.spec.data import DataSection
 from partrain.spec.hardware import HardwareSection
 from partrain.spec.launch import LaunchSection, MonitorSection, RunSection
 from partrain.spec.model import ModelSection
 from partrain.spec.parallel import ParallelSection
-from partrain.spec.section import Name, Section
+from partrain.spec.section import Name
 from partrain.spec.training import TrainingSection
 
 
-class JobSpec(Section):
+@dataclass(frozen=True, kw_only=True)
+class JobSpec:
     """A job file."""
 
     version: Literal[1]
@@ -28,15 +28,15 @@ class JobSpec(Section):
     """What it is trained on."""
     training: TrainingSection
     """How it is trained."""
-    parallel: ParallelSection = ParallelSection()
+    parallel: ParallelSection = field(default_factory=ParallelSection)
     """How it is spread over devices; left out: the simplest legal layout."""
-    hardware: HardwareSection = HardwareSection()
+    hardware: HardwareSection = field(default_factory=HardwareSection)
     """What it is for; left out: this machine."""
-    launch: LaunchSection = LaunchSection()
+    launch: LaunchSection = field(default_factory=LaunchSection)
     """How its processes are started."""
-    run: RunSection = RunSection()
+    run: RunSection = field(default_factory=RunSection)
     """Where its runs are kept."""
-    monitor: MonitorSection = MonitorSection()
+    monitor: MonitorSection = field(default_factory=MonitorSection)
     """What is shown while it runs."""
-    deepspeed: dict[str, JsonValue] = Field(default_factory=dict)
+    deepspeed: dict[str, Any] = field(default_factory=dict)
     """Raw DeepSpeed keys, from a checked list; a clash with what the plan decides is an error."""

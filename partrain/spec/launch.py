@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import Field
+from partrain.spec.section import Bounds, Count, Text
 
-from partrain.spec.section import Count, Section
-
-EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+EnvName = Annotated[str, Bounds(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
-class LaunchSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class LaunchSection:
     """The `launch` section."""
 
     backend: Literal["local"] = "local"
     """Where the processes run."""
-    env: dict[EnvName, str] = Field(default_factory=dict)
+    env: dict[EnvName, str] = field(default_factory=dict)
     """Environment variables of every rank."""
 
 
-class RunSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class RunSection:
     """The `run` section."""
 
-    dir: Annotated[str, Field(min_length=1)] = "runs"
+    dir: Text = "runs"
     """Folder that holds the runs."""
 
 
-class MonitorSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class MonitorSection:
     """The `monitor` section."""
 
     log_every: Count = 1

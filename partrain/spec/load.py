@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from partrain.errors import Fault, Place, Reason
 from partrain.spec.files import NoText, read_bytes, text_of
 from partrain.spec.job import JobSpec
+from partrain.spec.keypath import Loc, dotted
 from partrain.spec.planned import planned_faults
 from partrain.spec.rules import reasons_of
 from partrain.spec.tree import (
     MAX_DEPTH,
-    Loc,
     Tree,
     Unreadable,
-    dotted,
     file_origin,
     leave_out,
     read_mapping,
 )
+from partrain.spec.values import Misfit, read
 
 
 @dataclass(frozen=True)
@@ -144,19 +141,19 @@ def _left_out(found: Iterable[_Found], tree: Tree) -> list[_Found]:
 def _validated(tree: Tree, found: list[_Found]) -> JobSpec | None:
     """The job in what is right of `tree`; adds its faults to `found`."""
     try:
-        return JobSpec.model_validate_json(json.dumps(tree.data))
-    except ValidationError as error:
-        from partrain.spec.faults import validation_faults
+        return read(JobSpec, tree.data)
+    except Misfit as error:
+        from partrain.spec.faults import misfit_faults
 
-        found += _left_out(validation_faults(error, tree), tree)
+        found += _left_out(misfit_faults(error.problems, tree), tree)
     _put_stand_ins(tree.data)
     for _ in range(MAX_DEPTH):
         try:
-            return JobSpec.model_validate_json(json.dumps(tree.data))
-        except ValidationError as error:
+            return read(JobSpec, tree.data)
+        except Misfit as error:
             # A section that lacks a required value, left out above, goes as a whole.
-            for detail in error.errors(include_url=False, include_context=False):
-                leave_out(tree, detail["loc"][:-1])
+            for problem in error.problems:
+                leave_out(tree, problem.loc[:-1])
     return None
 
 

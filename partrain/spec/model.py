@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from pydantic import Field
-
-from partrain.spec.section import Count, NonNegative, Positive, Section
+from partrain.spec.section import Count, Fraction, NonNegative, Positive
 
 Family = Literal["llama", "gpt2"]
 Norm = Literal["rmsnorm", "layernorm"]
@@ -14,7 +13,8 @@ Activation = Literal["swiglu", "gelu", "gelu_tanh"]
 Position = Literal["rotary", "learned"]
 
 
-class RopeScaling(Section):
+@dataclass(frozen=True, kw_only=True)
+class RopeScaling:
     """Frequency-dependent stretching of the rotary embedding, as Llama 3.1 uses it."""
 
     factor: Positive
@@ -27,7 +27,8 @@ class RopeScaling(Section):
     """Positions the model was trained on before stretching."""
 
 
-class ModelSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class ModelSection:
     """The `model` section: a preset, fields, or a preset with some fields changed."""
 
     preset: str | None = None
@@ -66,13 +67,14 @@ class ModelSection(Section):
     """Whether the linear layers have biases."""
     tie_embeddings: bool | None = None
     """Whether the output matrix is the embedding matrix."""
-    dropout: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] | None = None
+    dropout: Fraction | None = None
     """Dropout rate; only 0 in this version."""
     init_std: NonNegative | None = None
     """Standard deviation of the initial weights; output projections get it / sqrt(2 num_layers)."""
 
 
-class ModelSpec(Section):
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
     """A decoder, complete: what the weight table, the estimates and the engine read."""
 
     family: Family

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from partrain.errors import Fault, Place
+from partrain.spec.keypath import Loc, dotted
 from partrain.spec.scalars import shown
-from partrain.spec.tree import Loc, Origin, Tree, Unreadable, dotted, is_left_out, leave_out, read_value
+from partrain.spec.tree import Origin, Tree, Unreadable, is_left_out, leave_out, read_value
 
 _FORM = "--set key.path=value"
 _SHOWN = 80

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from partrain.spec.section import Auto, Count, Section
+from partrain.spec.section import Auto, Count
 
 Zero = Literal[0, 1]
 
 
-class ParallelSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class ParallelSection:
     """The `parallel` section: how the model and the batch are spread over the devices."""
 
     dp: Count | Auto = "auto"

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from partrain.errors import Fault
+from partrain.spec.keypath import Loc, dotted
 from partrain.spec.scalars import shown
-from partrain.spec.tree import Loc, Tree, dotted
+from partrain.spec.tree import Tree
 
 
 class Planned(NamedTuple):

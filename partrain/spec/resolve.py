@@ -6,13 +6,14 @@ A value is, in this order: given in the job, the preset's, the family's default,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from partrain.errors import Reason
 from partrain.spec.catalog import ModelPreset, UnknownName, model_names, model_preset
-from partrain.spec.model import ModelSection, ModelSpec, RopeScaling
+from partrain.spec.model import ModelSection, ModelSpec
 from partrain.spec.numbers import divisors, listed, neighbours
+from partrain.spec.values import read
 
 DEFAULT_FAMILY = "llama"
 
@@ -69,7 +70,7 @@ def resolve_model(section: ModelSection, *, sequence_length: int, vocab_size: in
     _derive(values, origins, sequence_length=sequence_length, vocab_size=vocab_size)
     found = (rule(values, sequence_length, vocab_size) for rule in RULES)
     reasons = tuple(reason for reason in found if reason is not None)
-    model = None if reasons else ModelSpec.model_validate(values)
+    model = None if reasons else ModelSpec(**values)
     return ResolvedModel(model, {f"model.{name}": words for name, words in origins.items()}, reasons)
 
 
@@ -85,11 +86,8 @@ def _preset(name: str | None) -> tuple[ModelPreset | None, Reason | None]:
 
 def _stated(section: ModelSection, preset: ModelPreset | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Values that need no other value, and their origins."""
-    given = {name: getattr(section, name) for name in ModelSpec.model_fields}
-    given = {name: value for name, value in given.items() if value is not None}
-    named = dict(preset.fields) if preset else {}
-    if "rope_scaling" in named:
-        named["rope_scaling"] = RopeScaling.model_validate(named["rope_scaling"])
+    given = _fields(section)
+    named = _fields(read(ModelSection, preset.fields)) if preset else {}
     family = given.get("family") or named.get("family") or DEFAULT_FAMILY
     layers: tuple[tuple[Mapping[str, Any], str], ...] = (
         ({"family": DEFAULT_FAMILY}, "default"),
@@ -104,6 +102,12 @@ def _stated(section: ModelSection, preset: ModelPreset | None) -> tuple[dict[str
         values.update(layer)
         origins.update(dict.fromkeys(layer, origin))
     return values, origins
+
+
+def _fields(section: ModelSection) -> dict[str, Any]:
+    """The fields of the model that `section` states."""
+    stated = {field.name: getattr(section, field.name) for field in fields(ModelSpec)}
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def _derive(

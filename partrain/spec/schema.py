@@ -5,34 +5,40 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from partrain.spec.catalog import model_names
+from partrain.spec.forms import Form, Key, forms, item_forms, keys_of
 from partrain.spec.job import JobSpec
-from partrain.spec.section import Section
+from partrain.spec.section import Bounds
+from partrain.spec.values import plain
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_BOUNDS: Mapping[str, str] = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "min_length": "minLength",
+    "pattern": "pattern",
+}
 
 
 def job_schema() -> dict[str, Any]:
     """The schema of a job file; each key is described by the docstring below its field."""
-    schema = JobSpec.model_json_schema()
-    sections = {cls.__name__: cls for cls in _sections(JobSpec, [])}
-    definitions = {**schema["$defs"], "JobSpec": schema}
-    for name, section in sections.items():
-        described = descriptions(section)
-        for key, entry in definitions[name]["properties"].items():
-            entry.pop("title", None)
-            entry["description"] = described[key]
-            _without_null(entry)
-            if "patternProperties" in entry:
-                entry["additionalProperties"] = False
-    schema["$defs"]["ModelSection"]["properties"]["preset"]["enum"] = list(model_names())
-    return {"$schema": DIALECT, **schema, "title": "partrain job"}
+    definitions: dict[str, Any] = {}
+    schema = _section_schema(JobSpec, definitions)
+    definitions["ModelSection"]["properties"]["preset"]["enum"] = list(model_names())
+    return {"$schema": DIALECT, **schema, "title": "partrain job", "$defs": definitions}
 
 
-def descriptions(section: type[Section]) -> dict[str, str]:
+def descriptions(section: type) -> dict[str, str]:
     """Field -> the docstring below it, on one line."""
     tree = ast.parse(inspect.getsource(importlib.import_module(section.__module__)))
     body = next(n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == section.__name__)
@@ -44,23 +50,72 @@ def descriptions(section: type[Section]) -> dict[str, str]:
     return found
 
 
-def _sections(section: type[Section], found: list[type[Section]]) -> list[type[Section]]:
-    """`section` and all sections in it."""
-    found.append(section)
-    for info in section.model_fields.values():
-        for arm in (info.annotation, *getattr(info.annotation, "__args__", ())):
-            if inspect.isclass(arm) and issubclass(arm, Section) and arm not in found:
-                _sections(arm, found)
-    return found
+def _section_schema(section: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a section; those of the sections in it join `definitions`."""
+    described = descriptions(section)
+    keys = keys_of(section)
+    schema = {
+        "type": "object",
+        "description": inspect.getdoc(section),
+        "properties": {
+            name: {"description": described[name], **_key_schema(key, definitions)}
+            for name, key in keys.items()
+        },
+        "required": [name for name, key in keys.items() if key.default is MISSING],
+        "additionalProperties": False,
+    }
+    return {name: value for name, value in schema.items() if value != []}
 
 
-def _without_null(entry: dict[str, Any]) -> None:
-    """Takes null out: an empty value is refused, a key that keeps its default is left out."""
-    arms = [arm for arm in entry.get("anyOf", []) if arm.get("type") != "null"]
-    if "default" in entry and entry["default"] is None:
-        del entry["default"]
-    if len(arms) == 1:
-        del entry["anyOf"]
-        entry.update(arms[0])
-    elif arms:
-        entry["anyOf"] = arms
+def _key_schema(key: Key, definitions: dict[str, Any]) -> dict[str, Any]:
+    has_default = key.default is not MISSING and key.default is not None
+    default = {"default": _without_null(plain(key.default))} if has_default else {}
+    return {**_schema(key.forms, definitions), **default}
+
+
+def _schema(allowed: Iterable[Form], definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a value; null is left out: an empty value is refused, a default is had by leaving out."""
+    arms = [_form_schema(form, definitions) for form in allowed if form.kind is not types.NoneType]
+    return arms[0] if len(arms) == 1 else {"anyOf": arms}
+
+
+def _form_schema(form: Form, definitions: dict[str, Any]) -> dict[str, Any]:
+    if form.is_section:
+        name = form.kind.__name__
+        if name not in definitions:
+            definitions[name] = _section_schema(form.kind, definitions)
+        return {"$ref": f"#/$defs/{name}"}
+    if form.kind is Literal:
+        first, *others = form.choices
+        return {"type": _TYPES[type(first)], **({"enum": [first, *others]} if others else {"const": first})}
+    if form.kind is tuple:
+        return {"type": "array", **_items_schema(form, definitions)}
+    if form.kind is dict:
+        return {"type": "object", **_entries_schema(form, definitions)}
+    return {} if form.kind is Any else {"type": _TYPES[form.kind], **_bounds_schema(form.bounds)}
+
+
+def _items_schema(form: Form, definitions: dict[str, Any]) -> dict[str, Any]:
+    if form.length is None:
+        return {"items": _schema(item_forms(form, 0), definitions)}
+    items = [_schema(item_forms(form, index), definitions) for index in range(form.length)]
+    return {"prefixItems": items, "minItems": form.length, "maxItems": form.length}
+
+
+def _entries_schema(form: Form, definitions: dict[str, Any]) -> dict[str, Any]:
+    names, values = (forms(annotation) for annotation in form.items)
+    entry = _schema(values, definitions)
+    if names[0].bounds.pattern is None:
+        return {"additionalProperties": entry}
+    return {"patternProperties": {names[0].bounds.pattern: entry}, "additionalProperties": False}
+
+
+def _bounds_schema(bounds: Bounds) -> dict[str, Any]:
+    found = {word: getattr(bounds, name) for name, word in _BOUNDS.items()}
+    return {word: bound for word, bound in found.items() if bound is not None}
+
+
+def _without_null(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: item for key, item in value.items() if item is not None}
+    return value

@@ -1,26 +1,35 @@
-"""What every section of a job file has in common: frozen, strict, unknown keys refused.
+"""What the values of a job file may be, for the annotations of its sections.
 
-The types here carry their bounds, so that one table (`spec/faults.py`) can say in words what a field
-allows; no validator changes a value.
+A section is a frozen dataclass. From its annotations, with these bounds, `spec/forms.py` makes one table, by
+which values are read, faults are told in words, and the editors' schema is written.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits of a value within its type; None: no limit."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+    min_length: int | None = None
+    """Characters of a text at least."""
+    pattern: str | None = None
+    """Regular expression that the whole text matches."""
 
 
-class Section(BaseModel):
-    """A mapping of the job file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
+UNBOUNDED = Bounds()
 Auto = Literal["auto"]
-Count = Annotated[int, Field(ge=1)]
-Whole = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+Count = Annotated[int, Bounds(ge=1)]
+Whole = Annotated[int, Bounds(ge=0)]
+Positive = Annotated[float, Bounds(gt=0)]
+NonNegative = Annotated[float, Bounds(ge=0)]
+Fraction = Annotated[float, Bounds(ge=0, lt=1)]
+Text = Annotated[str, Bounds(min_length=1)]
+Name = Annotated[str, Bounds(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]

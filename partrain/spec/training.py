@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
-from pydantic import Field
-
-from partrain.spec.section import Auto, Count, NonNegative, Positive, Section, Whole
+from partrain.spec.section import Auto, Count, Fraction, NonNegative, Positive, Whole
 
 Precision = Literal["fp32", "bf16"]
 Recompute = Literal["none", "selective", "full"]
-Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
-class OptimizerSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSection:
     """AdamW with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
     name: Literal["adamw"] = "adamw"
     """The optimizer."""
     lr: Positive = 3e-4
     """Peak learning rate."""
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     """Decay rates of the first and second moment; the default is the usual one for language models."""
     eps: Positive = 1e-8
     """Added to the root of the second moment."""
@@ -30,7 +29,8 @@ class OptimizerSection(Section):
     """Largest norm of the whole model's gradient; 0 turns clipping off."""
 
 
-class ScheduleSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class ScheduleSection:
     """Learning rate over the steps."""
 
     name: Literal["cosine", "linear", "constant"] = "cosine"
@@ -41,7 +41,8 @@ class ScheduleSection(Section):
     """Learning rate at the last step (cosine and linear)."""
 
 
-class TrainingSection(Section):
+@dataclass(frozen=True, kw_only=True)
+class TrainingSection:
     """The `training` section."""
 
     sequence_length: Count
@@ -61,7 +62,7 @@ class TrainingSection(Section):
     """Activations computed again in the backward pass: none, the attention core, or whole blocks."""
     seed: Whole = 1
     """Decides initial weights and data order."""
-    optimizer: OptimizerSection = OptimizerSection()
+    optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     """The optimizer and its numbers."""
-    schedule: ScheduleSection = ScheduleSection()
+    schedule: ScheduleSection = field(default_factory=ScheduleSection)
     """The learning rate's course."""

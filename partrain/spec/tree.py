@@ -14,25 +14,14 @@ from typing import Any, Protocol
 import yaml
 
 from partrain.errors import Fault, Place
+from partrain.spec.keypath import Loc, dotted
 from partrain.spec.scalars import BadScalar, from_variables, shown, spelled, substitute, typed
-
-Loc = tuple[str | int, ...]
-"""A key path as pydantic has it: `("training", "optimizer", "betas", 0)`."""
 
 MAX_DEPTH = 32
 MAX_VALUES = 2_000
 MAX_KEY = 100
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _LEFT_OUT = object()
-
-
-def dotted(loc: Loc) -> str:
-    """`loc` as people write it.
-
-    >>> dotted(("training", "optimizer", "betas", 0))
-    'training.optimizer.betas.0'
-    """
-    return ".".join(str(part) for part in loc)
 
 
 class Mark(Protocol):

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 from partrain.errors import Reason
 from partrain.layout.rules import RULES, reasons, tensor_degrees
 from partrain.spec.catalog import node
+from partrain.spec.forms import section_keys
 from tests.layout.proposals import CPU, model, proposal
 
 
@@ -164,7 +166,7 @@ def test_without_gpus_ranks_share_the_cores_up_to_64() -> None:
 
 
 def test_a_machine_without_devices_offers_nothing() -> None:
-    reason = only(machine=node("8xh100").model_copy(update={"num_devices": 0}))
+    reason = only(machine=replace(node("8xh100"), num_devices=0))
     assert reason.fix == ""
 
 
@@ -180,14 +182,10 @@ def test_all_rules_are_judged_together() -> None:
 
 
 def test_every_reason_names_key_paths_of_a_job() -> None:
-    from partrain.spec.job import JobSpec
-
     bad = proposal(dp=3, pp=40, tp=6, zero=0, sequence_parallel=True, sequence_length=127, micro_batch_size=5)
     for reason in reasons(bad):
         for section, key in (path.split(".") for path in reason.paths):
-            annotation = JobSpec.model_fields[section].annotation
-            assert annotation is not None
-            assert key in annotation.model_fields
+            assert key in section_keys((section,))
 
 
 def test_each_rule_is_in_the_table_once() -> None:

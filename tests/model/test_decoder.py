@@ -7,10 +7,11 @@ from partrain.model.shape import flops_per_token, layer_flops, padded_vocab, par
 from partrain.model.weights import local_shape, shard_range, shard_size
 from partrain.spec.model import ModelSection, ModelSpec
 from partrain.spec.resolve import resolve_model
+from partrain.spec.values import read
 
 
 def model_of(**fields: object) -> ModelSpec:
-    section = ModelSection.model_validate(fields)
+    section = read(ModelSection, fields)
     model = resolve_model(section, sequence_length=128, vocab_size=None).model
     assert model is not None
     return model

@@ -20,7 +20,17 @@ def chosen(*overrides: str, machine: MachineFacts = CPU) -> Choice:
 
 def test_auto_degrees_are_one() -> None:
     wish = chosen().proposal
-    assert (wish.dp, wish.pp, wish.tp, wish.zero, wish.sequence_parallel) == (1, 1, 1, 1, False)
+    assert (wish.dp, wish.pp, wish.tp, wish.zero, wish.sequence_parallel) == (1, 1, 1, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("override", "zero"),
+    [("parallel.dp=2", 1), ("parallel.pp=2", 1), ("parallel.tp=2", 0), ("training.precision=bf16", 1)],
+)
+def test_an_auto_zero_shards_where_there_is_something_to_shard_or_no_other_way(
+    override: str, zero: int
+) -> None:
+    assert chosen(override).proposal.zero == zero
 
 
 def test_every_auto_says_why() -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,37 @@ def test_tokens_are_rounded_up_to_whole_steps(tokens: str, steps: int) -> None:
 def test_the_plan_round_trips_through_json() -> None:
     plan = planned()
     assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ('"seed": 1', '"seed": 1.0', "training.seed: wrong"),
+        ('"seed": 1', '"seed": NaN', "NaN is no number"),
+        ('"seed": 1', '"seed": 1, "step_s": 2', "training.step_s: unknown"),
+        ('"eps": 1e-08', '"eps": 1e999', "1e999 is no number"),
+        ('"dp": 1', '"dp": true', "layout.dp: wrong"),
+        ('"pp": 2', '"pipes": 2', "layout.pipes: unknown; layout.pp: missing"),
+        ('"vocab_size": 256', '"vocab_size": null', "model.vocab_size: wrong"),
+        ('"last": 5', '"last": -5', "stages.1.last: wrong"),
+        ('"name": "demo"', '"name": "../demo"', "name: wrong"),
+        ('"env": {}', '"env": {"A-B": "x"}', "env.A-B: wrong key"),
+    ],
+)
+def test_a_plan_that_was_changed_to_something_else_is_refused(right: str, wrong: str, said: str) -> None:
+    text = planned().to_json()
+    assert right in text
+    with pytest.raises(ValueError, match=f"^{said}$"):
+        Plan.from_json(text.replace(right, wrong, 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("", "Expecting value"), ("[]", "all: wrong"), ("{}", "stages: missing"), ("[" * 100_000, "too deeply")],
+)
+def test_what_is_no_plan_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Plan.from_json(text)
 
 
 @given(
@@ -189,9 +221,9 @@ def test_the_vocabulary_may_come_from_the_data() -> None:
 
 
 def test_data_must_hold_a_sequence_and_the_token_after_it() -> None:
-    exact = BYTES.model_copy(update={"num_tokens": 129})
+    exact = replace(BYTES, num_tokens=129)
     assert planned(data=exact).data.num_tokens == 129
-    short = BYTES.model_copy(update={"num_tokens": 128})
+    short = replace(BYTES, num_tokens=128)
     fault = faults(data=short)["data.train"]
     assert fault.message == "128 tokens are too few for a sequence of 128 and the token after it"
     assert fault.fix == "sequence_length: 127"
@@ -203,7 +235,7 @@ def test_endless_data_is_never_too_short() -> None:
 
 
 def test_the_datas_vocabulary_must_fit() -> None:
-    wide = BYTES.model_copy(update={"vocab_size": 50257})
+    wide = replace(BYTES, vocab_size=50257)
     assert "50257" in faults(data=wide)["data.train"].message
 
 

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from partrain.plan.learning_rate import learning_rate
 from partrain.spec.training import OptimizerSection, ScheduleSection
+from partrain.spec.values import read
 
 
 def rates(name: str, *, steps: int, warmup: int = 0, low: float = 0.0, peak: float = 1.0) -> list[float]:
-    schedule = ScheduleSection.model_validate({"name": name, "warmup_steps": warmup, "min_lr": low})
+    schedule = read(ScheduleSection, {"name": name, "warmup_steps": warmup, "min_lr": low})
     optimizer = OptimizerSection(lr=peak)
     return [
         learning_rate(step, steps=steps, optimizer=optimizer, schedule=schedule)

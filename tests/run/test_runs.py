@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,17 @@ def test_what_is_no_record_is_none(text):
 
 def test_a_key_of_a_later_version_is_left_aside():
     assert record_from(json.dumps({**asdict(RECORD), "energy_j": 1})) == RECORD
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_measured_number_that_json_cannot_spell_is_null_and_read_as_nan(value):
+    written = replace(RECORD, loss=value, grad_norm=value).to_json()
+    assert json.loads(written, parse_constant=pytest.fail)["loss"] is None
+    record = record_from(written)
+    assert math.isnan(record.loss)
+    assert math.isnan(record.grad_norm)
+    assert record.mfu is None
+    assert replace(record, loss=5.5, grad_norm=1.0) == RECORD
 
 
 def fifo(path: Path) -> None:

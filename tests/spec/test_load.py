@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -153,7 +154,7 @@ def test_an_option_overrides_the_file_and_the_last_of_two_wins() -> None:
 
 
 def test_an_option_replaces_a_section() -> None:
-    assert job_of(read(DEMO, "parallel={dp: 4}")).parallel.model_dump() == {
+    assert asdict(job_of(read(DEMO, "parallel={dp: 4}")).parallel) == {
         "dp": 4,
         "pp": "auto",
         "tp": "auto",

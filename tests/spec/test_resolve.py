@@ -2,14 +2,16 @@ from typing import Any
 
 import pytest
 
+from partrain.spec.forms import keys_of
 from partrain.spec.model import ModelSection, ModelSpec
 from partrain.spec.resolve import ResolvedModel, resolve_model
+from partrain.spec.values import read
 
 SMALL: dict[str, Any] = {"num_layers": 2, "hidden_size": 96, "num_heads": 6}
 
 
 def resolve(*, sequence_length: int = 64, vocab_size: int | None = 256, **fields: Any) -> ResolvedModel:
-    section = ModelSection.model_validate(fields)
+    section = read(ModelSection, fields)
     return resolve_model(section, sequence_length=sequence_length, vocab_size=vocab_size)
 
 
@@ -73,7 +75,7 @@ def test_a_field_that_follows_from_a_changed_one_follows() -> None:
 def test_every_field_has_an_origin() -> None:
     for resolved in (resolve(preset="tiny"), resolve(**SMALL), resolve(preset="llama-3.2-1b")):
         assert resolved.model is not None
-        assert set(resolved.origins) == {f"model.{name}" for name in ModelSpec.model_fields}
+        assert set(resolved.origins) == {f"model.{name}" for name in keys_of(ModelSpec)}
 
 
 def test_origins_say_where_a_value_comes_from() -> None:
