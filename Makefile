@@ -36,11 +36,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/partrain launch jobs/demo.yaml --new $(DEMO)
-	@echo
-	@echo "Next: $(BIN)/partrain board                    the curves of this run, in a browser"
-	@echo "      $(BIN)/partrain status                   how it went"
-	@echo "      $(BIN)/partrain check jobs/demo.yaml     every value of its job, and where it comes from"
-	@echo "      $(BIN)/partrain init my-job.yaml         a job of your own"
+	@echo "(partrain is $(BIN)/partrain here)"
 
 check: $(READY)
 	$(BIN)/ruff format --check .
