@@ -1,8 +1,8 @@
 # Everything is installed into .venv beside this file; nothing else on the machine is touched.
 
 PYTHON ?= python3
-# Another package index for torch, as https://download.pytorch.org/whl/cpu: on Linux without an NVIDIA GPU
-# its CPU build saves the download of the CUDA libraries.
+# Another package index for torch: on Linux without an NVIDIA GPU the one with its CPU builds saves the download
+# of the CUDA libraries.
 TORCH_INDEX ?=
 
 # More options for the demo, as --set training.steps=50.

@@ -38,14 +38,15 @@ def initial_values(weight: Weight, group: TensorGroup, *, seed: int, dtype: torc
     result = torch.full(local_shape(weight, group.size), float(weight.initial.kind == "ones"), dtype=dtype)
     if weight.initial.kind != "normal":
         return result
-    for box in _touched(weight, _held(weight, group)):
-        block, kept = box
-        values = _block(weight, block, seed)
-        inside = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(kept, block, strict=True))
-        offset = [bounds[0] for bounds in _held(weight, group)]
-        target = tuple(slice(a - zero, b - zero) for (a, b), zero in zip(kept, offset, strict=True))
-        result[target] = values[inside].to(dtype)
+    held = _held(weight, group)
+    for block, kept in _touched(weight, held):
+        result[_within(kept, held)] = _block(weight, block, seed)[_within(kept, block)].to(dtype)
     return result
+
+
+def _within(box: Box, outer: Box) -> tuple[slice, ...]:
+    """Where `box` lies in a tensor that holds `outer`."""
+    return tuple(slice(a - zero, b - zero) for (a, b), (zero, _) in zip(box, outer, strict=True))
 
 
 def _held(weight: Weight, group: TensorGroup) -> Box:

@@ -13,7 +13,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
-from partrain.run.records import StepRecord
+from partrain.run.records import StepRecord, is_shown
 
 SCALARS = {
     "loss": "loss/train",
@@ -41,21 +41,17 @@ def peak_memory(device: torch.device) -> int:
 
 
 class Recorder:
-    """Writes each step's record as it ends; on ranks other than 0 it only knows the step."""
+    """Writes each step's record as it ends; on ranks other than 0 it does nothing."""
 
     def __init__(self, plan: Plan, folder: RunFolder, rank: int) -> None:
-        self.plan, self.step = plan, 0
+        self.plan = plan
         self._file = self._board = None
         if rank:
             return
         self._file = open(folder.metrics, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed in close)
         self._board = SummaryWriter(str(folder.events), purge_step=1, flush_secs=10)
         self._board.add_text("job", _code(folder.job.read_text(encoding="utf-8", errors="replace")), 0)
-        self._board.add_text("plan", _code(plan.to_json()), 0)
-
-    def begin(self, step: int) -> None:
-        """`step` is under way."""
-        self.step = step
+        self._board.add_text("plan", _code(plan.without_secrets().to_json()), 0)
 
     def record(
         self, step: int, *, loss: float, lr: float, grad_norm: float, step_s: float, peak_bytes: int
@@ -80,7 +76,7 @@ class Recorder:
             time=time.time(),
         )
         self._file.write(record.to_json() + "\n")
-        if step % self.plan.log_every == 0 or step == self.plan.training.steps:
+        if is_shown(step, log_every=self.plan.log_every, steps=self.plan.training.steps):
             self._draw(record)
 
     def _mfu(self, flops: float) -> float | None:

@@ -210,9 +210,10 @@ class _VocabularyCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, labels_N: Tensor, rows: tuple[int, int], group: Any) -> Tensor:
         first, end = rows
-        logits_NV = logits_NV.float()
+        given_NV, logits_NV = logits_NV, logits_NV.float()
         if end - first < logits_NV.shape[1]:
-            logits_NV = logits_NV.clone()
+            if logits_NV is given_NV:  # autograd's own: `float` made no copy
+                logits_NV = logits_NV.clone()
             logits_NV[:, end - first :] = float("-inf")
         peak_N = logits_NV.amax(dim=1)
         dist.all_reduce(peak_N, op=dist.ReduceOp.MAX, group=group)

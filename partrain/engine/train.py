@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from math import isfinite
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from partrain.data.sources import TokenSource
 from partrain.data.tokens import batch
 from partrain.engine.metrics import Recorder, peak_memory
 from partrain.engine.optimizer import ClippingAdamW
+from partrain.errors import RunError
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.learning_rate import learning_rate
 from partrain.plan.plan import Plan
@@ -46,16 +48,31 @@ def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> tup
 
 def train(
     engine: Any, plan: Plan, source: TokenSource, *, rank: int, device: torch.device, recorder: Recorder
-) -> None:
-    """All steps of the plan; every step is recorded."""
+) -> Iterator[int]:
+    """All steps of the plan, yielding each as it begins; every step is recorded.
+
+    Raises RunError at a step whose loss or gradient is not finite: DeepSpeed would skip the update under
+    ZeRO and spoil the weights without it.
+    """
     replica, wish = coordinate_of(rank, plan.layout).dp, plan.training
     last = time.monotonic()
     for step in range(1, wish.steps + 1):
-        recorder.begin(step)
+        yield step
         lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
         micro_batches = batches(source, plan, step=step, replica=replica, device=device)
         loss, grad_norm = train_step(engine, micro_batches, lr=lr)
+        refuse_non_finite(engine, step, loss=loss, grad_norm=grad_norm)
         peak_bytes = peak_memory(device)
         now = time.monotonic()
         recorder.record(step, loss=loss, lr=lr, grad_norm=grad_norm, step_s=now - last, peak_bytes=peak_bytes)
         last = now
+
+
+def refuse_non_finite(engine: Any, step: int, *, loss: float, grad_norm: float) -> None:
+    """Raise RunError, on every rank in the same step, where the update was or should have been skipped."""
+    if isfinite(loss) and isfinite(grad_norm) and not engine.skipped_steps:
+        return
+    raise RunError(
+        f"step {step}: the gradient is not finite (loss {loss:.5g}, gradient norm {grad_norm:.5g})",
+        hint="a lower training.optimizer.lr, or more training.schedule.warmup_steps",
+    )

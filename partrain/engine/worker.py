@@ -12,8 +12,8 @@ import re
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from partrain.errors import PartrainError, RunError
 from partrain.layout.ranks import coordinate_of
@@ -33,20 +33,11 @@ PEER_LOST = re.compile(
 """What gloo, NCCL and the rendezvous store say when another rank has gone away."""
 
 
-class Progress:
-    """Step a rank is in, for the word it leaves when it fails."""
+def run(plan: Plan, folder: RunFolder, rank: int) -> Iterator[int]:
+    """Train to the end of the plan, yielding each step as it begins.
 
-    def __init__(self) -> None:
-        self.recorder: Any = None
-
-    @property
-    def step(self) -> int | None:
-        """None: before the first."""
-        return self.recorder.step or None if self.recorder is not None else None
-
-
-def run(plan: Plan, folder: RunFolder, rank: int, progress: Progress) -> None:
-    """Train to the end of the plan. Imports the engine late: its faults are this rank's to report."""
+    Imports the engine late: its faults are this rank's to report.
+    """
     import torch
     import torch.distributed as dist
 
@@ -66,10 +57,11 @@ def run(plan: Plan, folder: RunFolder, rank: int, progress: Progress) -> None:
     source = open_source(
         plan.data, sequence_length=wish.sequence_length, vocab_size=plan.model.vocab_size, seed=wish.seed
     )
+    log.info("looking at part %d of %d of the tokens of %s", rank + 1, size, plan.data.source)
     check_tokens(source, part=rank, parts=size)
     engine = build_engine(plan, rank=rank, device=device)
-    progress.recorder = recorder = Recorder(plan, folder, rank)
-    train(engine, plan, source, rank=rank, device=device, recorder=recorder)
+    recorder = Recorder(plan, folder, rank)
+    yield from train(engine, plan, source, rank=rank, device=device, recorder=recorder)
     recorder.close()
     dist.barrier()
     dist.destroy_process_group()
@@ -95,8 +87,11 @@ def report(error: BaseException, folder: RunFolder, *, rank: int, step: int | No
         else f"{type(error).__name__}: {lines[0] if lines else ''}"
     )
     kind = "peer" if peer else "error"
-    write_failure(folder, Failure(rank, time.time(), kind, message, text, step))
     log.error("%s", text or message)
+    try:
+        write_failure(folder, Failure(rank, time.time(), kind, message, text, step))
+    except OSError as full:  # the log's last lines and the exit code have to do
+        log.error("%s: no word could be left of why this rank ends: %s", message, full)
     return EXIT_PEER_LOST if peer else EXIT_OWN_ERROR
 
 
@@ -104,19 +99,23 @@ def main(plan_file: Path) -> int:
     """Exit code of this rank."""
     tie_to_parent()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    rank, folder, progress = int(os.environ["RANK"]), RunFolder(plan_file.parent), Progress()
+    rank, folder, step = int(os.environ["RANK"]), RunFolder(plan_file.parent), None
     try:
         plan = Plan.from_json(plan_file.read_text(encoding="utf-8"))
         log.info("rank %d at %s", rank, coordinate_of(rank, plan.layout))
-        run(plan, folder, rank, progress)
+        for step in run(plan, folder, rank):  # noqa: B007 (the step it was in when it failed)
+            pass
     except Exception as error:
-        return report(error, folder, rank=rank, step=progress.step)
+        return report(error, folder, rank=rank, step=step)
     return 0
 
 
 if __name__ == "__main__":
-    code = main(Path(sys.argv[1]))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: the destructors of half-dead process groups would wait for ranks that are gone.
-    os._exit(code)
+    code = EXIT_OWN_ERROR
+    try:
+        code = main(Path(sys.argv[1]))
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        # Not sys.exit: the destructors of half-dead process groups would wait for ranks that are gone.
+        os._exit(code)

@@ -61,6 +61,7 @@ class Case:
     shape: str = "llama"
     precision: str = "fp32"
     bounds: tuple[int, ...] = ()
+    grad_clip: float = 1.0
     steps: int = 3
     sabotage: str = ""
 
@@ -79,6 +80,7 @@ class Case:
         ]
         names += ["sp"] * self.sequence_parallel + ["tied"] * self.tied + [self.recompute]
         names += [f"micro{self.num_micro_batches}", f"steps{self.steps}"] + ["uneven"] * bool(self.bounds)
+        names += ["unclipped"] * (not self.grad_clip)
         return "-".join(names + [self.sabotage.replace(" ", "_")] * bool(self.sabotage))
 
 
@@ -104,7 +106,7 @@ def plan_of(case: Case) -> Plan:
         steps=10,
         precision=case.precision,
         seed=3,
-        optimizer=OptimizerSection(lr=LR[case.precision]),
+        optimizer=OptimizerSection(lr=LR[case.precision], grad_clip=case.grad_clip),
         schedule=ScheduleSection(warmup_steps=2),
     )
     stages = tuple(

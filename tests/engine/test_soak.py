@@ -37,7 +37,10 @@ def test_a_kill_at_any_moment_leaves_nothing(seed: int, tmp_path: Path) -> None:
     killed = time.monotonic()
     code = launch.wait(timeout=LIMIT_S)
     assert nothing_left(tmp_path, killed)
-    assert code == (-signal.SIGKILL if victim == launch.pid else 5), (tmp_path / "output.txt").read_text()
+    expected = (
+        {-signal.SIGKILL} if victim == launch.pid else {4, 5}
+    )  # 4: the agent, before it had started any
+    assert code in expected, (tmp_path / "output.txt").read_text()
 
 
 def test_every_layout_equals_the_plain_loop_over_ten_steps(tmp_path: Path) -> None:
