@@ -7,6 +7,8 @@ from __future__ import annotations
 
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3))
+_LONGEST_S = 1e11
+"""Seconds that are told in days: some 3,000 years."""
 
 
 def format_bytes(num_bytes: float) -> str:
@@ -42,7 +44,11 @@ def format_seconds(seconds: float) -> str:
 
     >>> format_seconds(0.0123), format_seconds(75), format_seconds(90061)
     ('12 ms', '1m 15s', '1d 1h')
+    >>> format_seconds(float("nan"))
+    'nan s'
     """
+    if not abs(seconds) < _LONGEST_S:  # so says NaN too
+        return f"{seconds:.3g} s"
     if seconds < 1:
         return f"{seconds * 1e3:.0f} ms"
     if seconds < 60:

@@ -12,15 +12,58 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from partrain import __version__
+from partrain.errors import PartrainError
 
 COMMANDS = ("init", "check", "plan", "launch", "runs", "status", "logs", "board", "schema")
 """In the order of `partrain --help`; each is the function of that name in the module of that name."""
 
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE ended: 128 + 13."""
+
+USAGE_ERROR: Any = typer.BadParameter.__base__
+"""Words on the command line that make no sense: `UsageError`, which typer does not export."""
+
+
+class Command(TyperCommand):
+    """A command whose user is told of faults in the form that was asked for: words, or JSON."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Options and arguments from the words of the command line."""
+        # Of words that are wrong, which one is an option and which an option's value is not known.
+        as_json = "--json" in args and any("--json" in option.opts for option in self.params)
+        try:
+            return super().parse_args(ctx, args)
+        except USAGE_ERROR as error:
+            raise _told(error, as_json=as_json) from None
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        as_json = bool(ctx.params.get("as_json"))
+        try:
+            return super().invoke(ctx)
+        except USAGE_ERROR as error:
+            raise _told(error, as_json=as_json) from None
+        except PartrainError as error:
+            from partrain.cli import render
+
+            render.report_error(error, as_json=as_json)
+            raise typer.Exit(error.exit_code) from None
+
+
+def _told(error: Exception, *, as_json: bool) -> Exception:
+    """`error`, or the end of the command if it has been told as JSON."""
+    if not as_json:
+        return error
+    from partrain.cli import render
+
+    message = getattr(error, "format_message", error.__str__)()
+    render.say_json({"error": message, "fix": "", "exit_code": EXIT_USAGE})
+    return typer.Exit(EXIT_USAGE)
 
 
 class Commands(TyperGroup):
@@ -38,12 +81,15 @@ class Commands(TyperGroup):
         return self.commands.get(cmd_name)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; a reader of its output that went away (`| head`) ends it without a word."""
+        """Run the command; Ctrl-C, also at a question, ends it, and so does a reader of its output that went
+        away (`| head`), which is not told a word."""
         try:
             try:
                 return super().invoke(ctx)
             finally:
                 sys.stdout.flush()
+        except (KeyboardInterrupt, typer.Abort):
+            raise typer.Exit(EXIT_INTERRUPTED) from None
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
@@ -52,7 +98,7 @@ class Commands(TyperGroup):
 def _loaded(name: str) -> Any:
     module = import_module(f"partrain.cli.{name}")
     alone = typer.Typer(add_completion=False)
-    alone.command(name)(getattr(module, name))
+    alone.command(name, cls=Command)(getattr(module, name))
     return typer.main.get_command(alone)
 
 

@@ -27,7 +27,10 @@ def board(run: RunName = None, *, port: Port = 6006, runs_folder: RunsFolder = P
     from partrain.monitor.board import end_board, free_port, start_board, tunnel, wait_for_answer
     from partrain.run.runs import find_run, newest_run
 
-    folder = (find_run(runs_folder, run) if run else newest_run(runs_folder)).folder
+    info = find_run(runs_folder, run) if run else newest_run(runs_folder)
+    folder = info.folder
+    if not info.last_step:
+        render.say(f"no step of {info.name} is recorded yet: the board stays empty until one is")
     chosen = free_port(port)
     if chosen != port:
         render.say(f"port {port} is taken: using {chosen}")

@@ -10,9 +10,13 @@ import typer
 
 from partrain.cli import render
 from partrain.cli.options import AsJson, Overrides
+from partrain.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from partrain.cli.planning import Planned
+    from partrain.launch.check import Row
 
 OptionalJob = Annotated[Path | None, typer.Argument(metavar="JOB", help="The job file.", show_default=False)]
 
@@ -20,7 +24,8 @@ OptionalJob = Annotated[Path | None, typer.Argument(metavar="JOB", help="The job
 def check(job: OptionalJob = None, *, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Check a job file and show every value with its origin; without a job, check this machine.
 
-    All faults are reported together. Needs neither torch nor the hardware that the job is for.
+    All faults are reported together. A job needs neither torch nor the hardware that it is for; without a
+    job the exit code is 2 when something that training here needs is missing, too old or too little.
     """
     if job is None:
         if overrides:
@@ -31,7 +36,7 @@ def check(job: OptionalJob = None, *, overrides: Overrides = None, as_json: AsJs
     from partrain.plan.resolved import resolved_job
 
     planned = plan_job(job, overrides)
-    values = resolved_job(planned.job, planned.plan)
+    values = resolved_job(planned.job, planned.plan.without_secrets())
     if as_json:
         render.say_json(
             {"ok": True, "job": values, "origins": planned.plan.origins, "notes": list(planned.plan.notes)}
@@ -59,9 +64,16 @@ def _check_machine(as_json: bool) -> None:
     from partrain.launch.check import check_machine
 
     rows = check_machine(os.environ)
+    wrong = sum(not row.ok for row in rows)
     if as_json:
-        render.say_json({"ok": all(row.ok for row in rows), "machine": [asdict(row) for row in rows]})
-        return
+        render.say_json({"ok": not wrong, "machine": [asdict(row) for row in rows]})
+    else:
+        _show_machine(rows)
+    if wrong:
+        raise typer.Exit(SpecError.exit_code)
+
+
+def _show_machine(rows: Sequence[Row]) -> None:
     width = max(len(row.name) for row in rows)
     for row in rows:
         mark = ("ok", "good") if row.ok else ("--", "bad")

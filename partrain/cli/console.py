@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from partrain.cli import render
+from partrain.cli.summary import Summary, summed
 from partrain.launch.events import Event, Failed, Recorded, Started, Stopping
 from partrain.plan.plan import Plan
-from partrain.run.records import StepRecord
+from partrain.run.records import StepRecord, is_shown
 from partrain.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Console:
         self._lines = 0
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._bar: tuple[Progress, TaskID] | None = None
-        self.records: list[StepRecord] = []
+        self.summary: Summary | None = None
 
     def __enter__(self) -> Console:
         if render.at_terminal():
@@ -60,21 +61,21 @@ class Console:
         if isinstance(event, Recorded):
             self._step(event.record)
         elif isinstance(event, Started):
-            render.say(f"{len(event.pids)} processes started; the first step takes longest")
+            render.say(f"{len(event.pids)} processes started; {first_wait(self._plan)}")
         elif isinstance(event, Failed):
             render.say((f"rank {event.failure.rank} failed: ending all ranks", "bad"))
         elif isinstance(event, Stopping):
             render.say((f"{event.signal}: ending all ranks; once more kills them", "bold"))
 
     def _step(self, record: StepRecord) -> None:
-        if self.records:
+        if self.summary:
             self._recent.append(record.step_s)
-        self.records.append(record)
+        self.summary = summed(self.summary, record)
         steps = self._plan.training.steps
         if self._bar:
             bar, task = self._bar
             bar.update(task, completed=record.step)
-        if record.step % self._plan.log_every == 0 or record.step in (1, steps):
+        if is_shown(record.step, log_every=self._plan.log_every, steps=steps):
             if self._lines % _HEADER_EVERY == 0:
                 render.say(("".join(name.rjust(width) for name, width in _COLUMNS), "bold"))
             self._lines += 1
@@ -84,6 +85,15 @@ class Console:
         if not self._recent:
             return None
         return (self._plan.training.steps - record.step) * sum(self._recent) / len(self._recent)
+
+
+def first_wait(plan: Plan) -> str:
+    """Why it takes a while until the first line."""
+    is_file = plan.data.source != "synthetic" and not plan.data.source.startswith("builtin:")
+    if not is_file or plan.data.num_tokens is None:
+        return "the first step takes longest"
+    tokens = format_count(plan.data.num_tokens)
+    return f"first all {tokens} tokens of the data are looked at, and the first step takes longest"
 
 
 def step_line(record: StepRecord, *, steps: int, left_s: float | None) -> str:

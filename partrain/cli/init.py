@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from partrain.cli import render, templates
-from partrain.errors import Fault, SpecError
+from partrain.errors import Fault, FaultsError, SpecError
 
 SCHEMA = "partrain.schema.json"
 """Beside the job; the first line of every template refers to it."""
@@ -52,8 +53,12 @@ def init(
         )
     ask = sys.stdin.isatty() and sys.stdout.isatty()
     given = {"name": name, "preset": preset, "steps": None if steps is None else str(steps)}
-    text = _filled(_text_of(template or _answer("template", "laptop", ask=ask)), given, ask=ask)
-    _check(text, file)
+    text = _template(template, ask=ask)
+    for key, value in given.items():
+        text = text if value is None else _with(text, key, value)
+    _check(text)
+    for key, value in given.items():
+        text = _asked(text, key) if ask and value is None else text
     beside = file.parent / SCHEMA
     if schema and beside.exists() and not _is_ours(beside):
         raise _fault(f"{beside} is there and is no schema of partrain", fix="--no-schema, or another folder")
@@ -61,21 +66,31 @@ def init(
     if schema:
         _write_schema(beside)
     render.say(f"written: {file}" + (f", and {beside} for editors" if schema else ""))
-    render.pairs(
-        {
-            f"  partrain check {file}": "every value and where it comes from",
-            f"  partrain plan {file}": "its layout",
-            f"  partrain launch {file}": "train",
-        }
-    )
+    next_steps = {
+        "check": "every value and where it comes from",
+        "plan": "its layout",
+        "launch": "train",
+    }
+    render.pairs({f"  partrain {name} {shlex.quote(str(file))}": what for name, what in next_steps.items()})
 
 
 def _fault(message: str, *, allowed: str = "", fix: str = "") -> SpecError:
     return SpecError([Fault("", message, allowed=allowed, fix=fix)])
 
 
-def _answer(question: str, default: str, *, ask: bool) -> str:
-    return str(typer.prompt(_QUESTIONS[question], default=default)) if ask else default
+def _answer(question: str, default: str) -> str:
+    return str(typer.prompt(_QUESTIONS[question], default=default)).strip()
+
+
+def _template(name: str | None, *, ask: bool) -> str:
+    """The text of the template with this name, or of the one that is asked for until it is one."""
+    if name is not None or not ask:
+        return _text_of(name or templates.NAMES[0])
+    while True:
+        try:
+            return _text_of(_answer("template", templates.NAMES[0]))
+        except SpecError as error:
+            render.say_text(str(error))
 
 
 def _text_of(name: str) -> str:
@@ -85,21 +100,35 @@ def _text_of(name: str) -> str:
         raise _fault(f"no template is called {name}", allowed=", ".join(templates.NAMES)) from None
 
 
-def _filled(text: str, given: Mapping[str, str | None], *, ask: bool) -> str:
-    for key, value in given.items():
-        default = templates.value_of(text, key)
-        chosen = value if value is not None else _answer(key, default, ask=ask)
-        if chosen != default:
-            text = templates.with_value(text, key, chosen if key == "steps" else render.yaml_value(chosen))
-    return _fitted(text)
+def _asked(text: str, key: str) -> str:
+    """`text` with the answer to the question for `key`, which is asked until the job is right with it."""
+    while True:
+        answered = _with(text, key, _answer(key, templates.value_of(text, key)))
+        try:
+            _check(answered)
+        except FaultsError as error:
+            render.say_text(str(error))
+        else:
+            return answered
+
+
+def _with(text: str, key: str, value: str) -> str:
+    """`text` with `value` at `key`, and what depends on it."""
+    if value == templates.value_of(text, key):
+        return text
+    is_number = key == "steps" and value.isascii() and value.isdecimal()
+    return _fitted(templates.with_value(text, key, value if is_number else render.yaml_value(value)))
 
 
 def _fitted(text: str) -> str:
     """`text` with a warm-up of at most a tenth of its steps, and sequences that its model takes."""
     from partrain.spec.catalog import UnknownName, model_preset
 
-    limits = {"warmup_steps": max(0, int(templates.value_of(text, "steps")) // 10)}
-    with suppress(UnknownName):  # the check of the whole tells
+    limits = {}
+    # What is no number of steps or no preset is told by the check of the whole.
+    with suppress(ValueError):
+        limits["warmup_steps"] = max(0, int(templates.value_of(text, "steps")) // 10)
+    with suppress(UnknownName):
         limits["sequence_length"] = model_preset(templates.value_of(text, "preset")).fields["max_positions"]
     for key, limit in limits.items():
         if int(templates.value_of(text, key)) > limit:
@@ -107,12 +136,15 @@ def _fitted(text: str) -> str:
     return text
 
 
-def _check(text: str, file: Path) -> None:
-    """Raises what `partrain check` would say of the job."""
+def _check(text: str) -> None:
+    """Raises what `partrain check` would say of the job, but for its places: the file is not there yet."""
     from partrain.cli.planning import plan_of
     from partrain.spec.load import read_job_text
 
-    plan_of(read_job_text(text.encode(), source=str(file), environ={}))
+    try:
+        plan_of(read_job_text(text.encode(), source="", environ={}))
+    except FaultsError as error:
+        raise type(error)([replace(fault, place=None) for fault in error.faults]) from None
 
 
 def _write(file: Path, text: str) -> None:

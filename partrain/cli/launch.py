@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from partrain.plan.plan import Plan
     from partrain.run.folder import RunFolder
     from partrain.run.records import Outcome
+    from partrain.spec.facts import MachineFacts
 
 JobOrPlan = Annotated[
     Path,
@@ -51,38 +54,60 @@ def launch(
     from partrain.run.relaunch import relaunch
 
     gc.enable()  # what follows may take days
-    plan, job_text = _planned(job, overrides)
+    plan, job_text, machine = _planned(job, overrides)
     runs_folder = Path(plan.run_dir).absolute()
     script = local_script(plan, RunFolder(runs_folder / plan.name), python=sys.executable, environ=os.environ)
     if dry_run:
-        _show_script(plan, script, as_json=as_json)
+        _show_script(plan.without_secrets(), script, as_json=as_json)
         return
-    check_ready(plan, find_machine(os.environ))
+    check_ready(plan, machine or find_machine(os.environ))
     folder = relaunch(runs_folder, plan, job_text, new=new)
     script = local_script(plan, folder, python=sys.executable, environ=os.environ)
     if as_json:
         outcome = supervise(script, folder, on_event=lambda event: None)
         render.say_json({"run": str(folder.path), "outcome": asdict(outcome)})
     else:
-        outcome = _watched(plan, folder, script, job)
+        options = (word for change in overrides or () for word in ("--set", _shown(change)))
+        again = ("launch", str(job), *options, "--new")
+        outcome = _watched(plan, folder, script, again)
     raise typer.Exit(outcome.exit_code)
 
 
-def _planned(file: Path, overrides: list[str] | None) -> tuple[Plan, str]:
-    """The plan, and the text that the run keeps as its job."""
-    from partrain.cli.planning import plan_job, read_plan
+def _planned(file: Path, overrides: list[str] | None) -> tuple[Plan, str, MachineFacts | None]:
+    """The plan, the text that the run keeps as its job, and this machine if planning had to look at it."""
+    from partrain.cli.planning import file_bytes, is_plan, plan_in, plan_job_text
 
-    if file.suffix == ".json":
+    data = file_bytes(file)
+    if file.suffix == ".json" or is_plan(data):
         if overrides:
             raise typer.BadParameter("--set changes a job; a plan is decided")
-        return read_plan(file), f"# Launched from the plan {file.name}.\n"
-    plan = plan_job(file, overrides).plan
-    changes = "".join(f"# launched with --set {escaped(change)}\n" for change in overrides or ())
-    return plan, file.read_text(encoding="utf-8-sig") + changes
+        return plan_in(data, file), f"# Launched from the plan {escaped(file.name)}.\n", None
+    planned = plan_job_text(data, file, overrides)
+    return planned.plan, kept_job(planned.given, overrides or ()), planned.machine
 
 
-def _watched(plan: Plan, folder: RunFolder, script: LaunchScript, job: Path) -> Outcome:
-    """The run, shown from its start to its summary."""
+def kept_job(given: bytes, overrides: Sequence[str]) -> str:
+    """The job as it was given, byte for byte, and below it the options that changed it.
+
+    >>> kept_job(b"steps: 5", ["training.steps=7"])
+    'steps: 5\\n# launched with --set training.steps=7\\n'
+    """
+    text = given.decode()
+    end = "" if not overrides or not text or text.endswith(("\n", "\r")) else "\n"
+    return text + end + "".join(f"# launched with --set {escaped(_shown(change))}\n" for change in overrides)
+
+
+def _shown(override: str) -> str:
+    """`override` as it may be shown: a token or a key may be among the environment's values."""
+    from partrain.plan.plan import HIDDEN
+
+    path, _, _ = override.partition("=")
+    is_env = path.strip() == "launch" or path.strip().startswith("launch.env")
+    return f"{path}={HIDDEN}" if is_env else override
+
+
+def _watched(plan: Plan, folder: RunFolder, script: LaunchScript, again: Sequence[str]) -> Outcome:
+    """The run, shown from its start to its summary; `again` are the words of a command for another one."""
     from partrain.cli import layouts
     from partrain.cli.console import Console
     from partrain.cli.outcomes import show_next, show_outcome, show_summary
@@ -96,26 +121,27 @@ def _watched(plan: Plan, folder: RunFolder, script: LaunchScript, job: Path) -> 
     render.say()
     with Console(plan) as console:
         outcome = supervise(script, folder, on_event=console.on_event)
-    show_summary(console.records, folder)
+    show_summary(console.summary, folder)
     show_outcome(outcome, folder)
-    show_next(folder, job, outcome)
+    show_next(folder, outcome, again)
     return outcome
 
 
 def _show_script(plan: Plan, script: LaunchScript, *, as_json: bool) -> None:
-    """What would be started."""
+    """What would be started; `plan` is without its secrets."""
     from partrain.cli import layouts
     from partrain.spec.values import plain
 
+    hosts = [replace(host, plan=plan.to_json(), env={**host.env, **plan.env}) for host in script.hosts]
     if as_json:
-        render.say_json({"plan": plain(plan), "hosts": [asdict(host) for host in script.hosts]})
+        render.say_json({"plan": plain(plan), "hosts": [asdict(host) for host in hosts]})
         return
     layouts.show_layout(plan)
     layouts.show_ranks(plan)
-    for host in script.hosts:
+    for host in hosts:
         render.say()
         render.say((f"on {host.host}, in {host.folder}", "bold"))
         render.say_text("\n".join(f"{name}={value}" for name, value in host.env.items()), indent="  ")
-        render.say_text(" ".join(host.ranks[0].argv) + f"    (rank 0 of {len(host.ranks)})", indent="  ")
+        render.say_text(shlex.join(host.ranks[0].argv) + f"    (rank 0 of {len(host.ranks)})", indent="  ")
     render.say()
     render.notes([*plan.notes, "dry run: nothing was started"])

@@ -6,8 +6,6 @@ import gc
 import io
 import sys
 
-from partrain.errors import PartrainError
-
 
 def run() -> None:
     """The program `partrain`: ends the process with the exit code of the command contract."""
@@ -20,11 +18,6 @@ def run() -> None:
         from partrain.cli.app import app
 
         app(prog_name="partrain")
-    except PartrainError as error:
-        from partrain.cli import render
-
-        render.report_error(error, as_json="--json" in sys.argv)
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
     finally:

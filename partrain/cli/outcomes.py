@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from partrain.cli import render
+from partrain.cli.summary import Summary
 from partrain.run.failures import ranks_alike
 from partrain.run.folder import RunFolder
-from partrain.run.records import Failure, Outcome, StepRecord
+from partrain.run.records import Failure, Outcome
 from partrain.units import format_bytes, format_count, format_seconds
 
 
@@ -54,25 +57,12 @@ def first_line(text: str, width: int = 60) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
-def show_summary(records: list[StepRecord], folder: RunFolder) -> None:
+def show_summary(summary: Summary | None, folder: RunFolder) -> None:
     """What the steps came to, and where they are written down."""
-    rows = {}
-    if records:
-        last, total_s = records[-1], sum(record.step_s for record in records)
-        tokens = last.tokens - records[0].tokens
-        after_first = total_s - records[0].step_s
-        rows = {
-            "loss": f"{records[0].loss:.4f} at step {records[0].step}, {last.loss:.4f} at step {last.step}",
-            "time": f"{format_seconds(total_s)} for {len(records)} steps",
-            "speed": f"{format_count(tokens / after_first)} tokens/s after the first step"
-            if after_first
-            else "",
-            "memory": f"{format_bytes(max(record.peak_bytes for record in records))} on the fullest rank",
-        }
     render.say()
     render.pairs(
         {
-            **{name: text for name, text in rows.items() if text},
+            **(_summary_rows(summary) if summary else {}),
             "run": str(folder.path.resolve()),
             "metrics": folder.metrics.name,
             "TensorBoard": f"{folder.tensorboard.name}/",
@@ -81,17 +71,35 @@ def show_summary(records: list[StepRecord], folder: RunFolder) -> None:
     )
 
 
-def show_next(folder: RunFolder, job: Path, outcome: Outcome) -> None:
-    """Commands that make sense now."""
-    rank = f" --rank {outcome.failure.rank}" if outcome.failure else ""
+def _summary_rows(summary: Summary) -> dict[str, str]:
+    first, last, seen = summary.first, summary.last, summary.num_steps
+    done = last.step - first.step + 1
+    steps = f"{seen} steps" if seen == done else f"the {seen} of {done} steps that were told here"
+    rows = {
+        "loss": f"{first.loss:.4f} at step {first.step}, {last.loss:.4f} at step {last.step}",
+        "time": f"{format_seconds(summary.total_s)} for {steps}",
+    }
+    after_first_s = summary.total_s - first.step_s
+    if seen > 1 and after_first_s > 0:
+        speed = summary.tokens_after_first / after_first_s
+        rows["speed"] = f"{format_count(speed)} tokens/s after the first step"
+    return {**rows, "memory": f"{format_bytes(summary.peak_bytes)} on the fullest rank"}
+
+
+def show_next(folder: RunFolder, outcome: Outcome, again: Sequence[str]) -> None:
+    """Commands that make sense now, ready to be pasted; `again` are the words of one for another run."""
     name, runs_folder = folder.path.name, folder.path.parent
-    elsewhere = "" if runs_folder.resolve() == Path("runs").resolve() else f" --dir {runs_folder}"
+    rank = ("--rank", str(outcome.failure.rank)) if outcome.failure else ()
+    elsewhere = () if runs_folder.resolve() == Path("runs").resolve() else ("--dir", str(runs_folder))
     commands = {
-        f"partrain board {name}{elsewhere}": "its curves in the browser",
-        f"partrain status {name}{elsewhere}": "how it ended",
-        f"partrain logs {name}{rank}{elsewhere}": "what a rank printed",
-        f"partrain launch {job} --new": "another run",
+        ("board", name, *elsewhere): "its curves in the browser",
+        ("status", name, *elsewhere): "how it ended",
+        ("logs", name, *rank, *elsewhere): "what a rank printed",
+        tuple(again): "another run",
     }
     render.say()
     render.say(("next", "bold"))
-    render.pairs({f"  {command}": what for command, what in commands.items()})
+    width = max(map(len, commands.values()))
+    for words, what in commands.items():
+        # Not folded: a command of two lines cannot be pasted.
+        render.say((f"  {what.ljust(width)}  ", "dim"), shlex.join(("partrain", *words)))

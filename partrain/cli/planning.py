@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from partrain.data.facts import find_facts
-from partrain.errors import DataError, Fault, SpecError
+from partrain.errors import DataError, Fault, Place, SpecError
 from partrain.launch.machine import find_machine
 from partrain.plan.decide import decide
 from partrain.plan.plan import Plan
-from partrain.spec.load import Reading, read_job
+from partrain.spec.files import NoText, read_bytes
+from partrain.spec.load import Reading, read_job_text
 
 if TYPE_CHECKING:
-    from partrain.spec.facts import DatasetFacts
+    from partrain.spec.facts import DatasetFacts, MachineFacts
     from partrain.spec.job import JobSpec
 
 
@@ -26,6 +28,10 @@ class Planned:
 
     job: JobSpec
     plan: Plan
+    given: bytes
+    """The job file, as it was read."""
+    machine: MachineFacts
+    """This machine, as it was found."""
 
 
 def plan_job(file: Path, overrides: Sequence[str] | None) -> Planned:
@@ -33,15 +39,25 @@ def plan_job(file: Path, overrides: Sequence[str] | None) -> Planned:
 
     Raises SpecError or InfeasibleError with all that stands against it.
     """
-    return plan_of(read_job(file, overrides=overrides or (), environ=os.environ))
+    data = file_bytes(file)
+    if is_plan(data):
+        fix = f"partrain launch {shlex.quote(str(file))}"
+        raise SpecError([Fault("", "a plan came, not a job", "a job file", fix, Place(str(file)))])
+    return plan_job_text(data, file, overrides)
+
+
+def plan_job_text(data: bytes, file: Path, overrides: Sequence[str] | None) -> Planned:
+    """As `plan_job`, of a job file that has been read."""
+    return plan_of(read_job_text(data, source=str(file), overrides=overrides or (), environ=os.environ))
 
 
 def plan_of(reading: Reading) -> Planned:
-    """The plan of a job that has been read."""
+    """The plan of a job whose text has been understood."""
     data, data_faults = _facts(reading.job)
-    plan = decide(reading, machine=find_machine(os.environ), data=data, data_faults=data_faults)
+    machine = find_machine(os.environ)
+    plan = decide(reading, machine=machine, data=data, data_faults=data_faults)
     assert reading.job is not None
-    return Planned(reading.job, plan)
+    return Planned(reading.job, plan, reading.given, machine)
 
 
 def _facts(job: JobSpec | None) -> tuple[DatasetFacts | None, Sequence[Fault]]:
@@ -53,15 +69,42 @@ def _facts(job: JobSpec | None) -> tuple[DatasetFacts | None, Sequence[Fault]]:
         return None, error.faults
 
 
-def read_plan(file: Path) -> Plan:
-    """The plan that `partrain plan --out` wrote.
+def file_bytes(file: Path) -> bytes:
+    """The bytes of a job or plan.
 
-    Raises SpecError where the file is none.
+    Raises SpecError where the file cannot be read.
     """
     try:
-        return Plan.from_json(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError([Fault("", f"{file}: {error.strerror}")]) from error
+        return read_bytes(file)
+    except NoText as error:
+        raise SpecError(error.args) from None
+
+
+def is_plan(data: bytes) -> bool:
+    """Whether `data` is meant to be a plan, by what only plans have: a job may be written as JSON too."""
+    if not data.lstrip().startswith(b"{"):
+        return False
+    from partrain.run.reading import object_in
+
+    return {"layout", "stages", "deepspeed"} <= (object_in(data) or {}).keys()
+
+
+def plan_in(data: bytes, file: Path) -> Plan:
+    """The plan that `partrain plan --out` wrote into `file`, judged again: someone may have edited it.
+
+    Raises SpecError where there is none, or with all that stands against it.
+    """
+    from dataclasses import replace
+
+    from partrain.plan.judge import plan_faults
+
+    place, fix = Place(str(file)), f"partrain plan JOB --out {shlex.quote(str(file))}"
+    try:
+        plan = Plan.from_json(data.decode())
     except ValueError as error:
-        message = f"{file} is not a plan of this version: {error}"
-        raise SpecError([Fault("", message, fix=f"partrain plan JOB --out {file}")]) from error
+        message = f"this is not a plan of this version: {error}"
+        raise SpecError([Fault("", message, fix=fix, place=place)]) from error
+    faults = plan_faults(plan)
+    if faults:
+        raise SpecError([replace(fault, place=place) for fault in faults])
+    return plan

@@ -20,12 +20,12 @@ from types import FrameType
 
 from partrain.launch.channel import Channel
 from partrain.launch.events import Ended, Event, Failed, Recorded, Started, to_line
-from partrain.launch.host import free_memory_bytes, memory_bytes, num_oom_kills
+from partrain.launch.host import disk_shortage, free_memory_bytes, memory_bytes, num_oom_kills
 from partrain.launch.processes import RankProcess, end, end_children, look_at, start_rank
 from partrain.launch.script import HostScript
-from partrain.launch.verdict import Progress, RankEnd, judge
+from partrain.launch.verdict import STOP_CODES, Host, Progress, RankEnd, judge
 from partrain.run.failures import read_failure
-from partrain.run.folder import RunFolder, write_json, write_whole
+from partrain.run.folder import OWNERS_ALONE, RunFolder, write_json, write_whole
 from partrain.run.lifeline import adopt_orphans
 from partrain.run.metrics import MetricsTail
 from partrain.run.reading import object_in, read_regular, read_tail
@@ -36,7 +36,6 @@ _log = logging.getLogger(__name__)  # to standard error, which is the run's agen
 _POLL_S = 0.1
 _FLUSH_S = 5.0
 _LOG_TAIL_BYTES = 4096
-_STOP_CODES = {"SIGINT": 130, "SIGTERM": 143}
 _LOST = "the launcher"
 
 
@@ -113,7 +112,7 @@ class Agent:
     def _keep_plan(self) -> None:
         there = read_regular(self._folder.plan)
         if there is None:
-            write_whole(self._folder.plan, self._script.plan)
+            write_whole(self._folder.plan, self._script.plan, mode=OWNERS_ALONE)
         elif there != self._script.plan:
             raise FileExistsError(f"{self._folder.plan} holds another plan")
 
@@ -128,13 +127,14 @@ class Agent:
             if self._stop or self._over():
                 self._forward_records()  # what was written between the look at the file and at the ranks
                 ends = [self._end_of(rank) for rank in self._ranks]
-                return judge(ends, self._progress, memory=self._memory())
+                host = Host(self._memory(), disk_shortage(self._folder.path))
+                return judge(ends, self._progress, host)
 
     def _take_orders(self) -> None:
         for line in self._channel.exchange(_POLL_S):
             order = object_in(line)
             wanted = str((order or {}).get("stop"))
-            if wanted in _STOP_CODES:
+            if wanted in STOP_CODES:
                 self._stop = self._stop or wanted
         if self._channel.lost:
             self._stop = self._stop or _LOST
@@ -173,7 +173,7 @@ class Agent:
 
     def _interrupted(self) -> Outcome:
         cause = "the launcher went away" if self._stop == _LOST else f"ended by {self._stop}"
-        code = _STOP_CODES.get(self._stop, 130)
+        code = STOP_CODES.get(self._stop, 130)
         return Outcome("interrupted", code, f"{cause} after {self._progress}", time.time())
 
     def _forward_records(self) -> None:

@@ -12,8 +12,14 @@ from pathlib import Path
 
 from partrain.errors import PartrainError
 from partrain.launch.host import free_memory_bytes, memory_bytes, num_cores
-from partrain.launch.local import OLDEST_DEEPSPEED, package_version, version_numbers
-from partrain.launch.machine import find_machine, list_gpus
+from partrain.launch.local import (
+    CUDA_HINT,
+    OLDEST_DEEPSPEED,
+    package_version,
+    torch_has_cuda,
+    version_numbers,
+)
+from partrain.launch.machine import find_machine
 from partrain.units import format_bytes
 
 _GIB = 2**30
@@ -79,10 +85,12 @@ def _gpus(environ: Mapping[str, str]) -> Row:
     except PartrainError as error:
         return Row("GPUs", str(error), False, "see above")
     if machine.device == "cpu":
-        _, reason = list_gpus(environ)
-        return Row("GPUs", f"none ({reason or machine.origin}); runs here are on CPU", True)
+        return Row("GPUs", f"none: {machine.origin} runs jobs on CPU", True)
     memory = f", {format_bytes(machine.memory_bytes)} each" if machine.memory_bytes else ""
-    return Row("GPUs", f"{machine.num_devices} x {machine.name}{memory} ({machine.origin})", True)
+    value = f"{machine.num_devices} x {machine.name}{memory} ({machine.origin})"
+    if torch_has_cuda():
+        return Row("GPUs", value, True)
+    return Row("GPUs", f"{value}; the installed torch is built without CUDA", False, CUDA_HINT)
 
 
 def _cores() -> Row:

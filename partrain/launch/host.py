@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
+from partrain.units import format_bytes
+
+_LITTLE_DISK_BYTES = 64 * 2**20
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -34,6 +38,15 @@ def num_oom_kills() -> int:
         if line.startswith("oom_kill "):
             return int(line.split()[1])
     return 0
+
+
+def disk_shortage(folder: Path, *, little_bytes: int = _LITTLE_DISK_BYTES) -> str:
+    """What to say of the disk that holds `folder` if less than `little_bytes` are free there; else empty."""
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:
+        return ""
+    return f"free disk space in {folder} now {format_bytes(free)}" if free < little_bytes else ""
 
 
 def _meminfo(name: str) -> int | None:

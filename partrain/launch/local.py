@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import math
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from partrain.errors import Fault, LaunchError, SpecError
 from partrain.launch.script import HostScript, LaunchScript, RankCommand
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
+from partrain.run.module import module_command
 from partrain.spec.facts import MachineFacts
+from partrain.units import format_bytes
 
 LOOPBACK = "127.0.0.1"
 _IMPORTED = ("torch", "deepspeed", "tensorboard", "numpy")
-WORKER = ("-m", "partrain.engine.worker")
+_WORKER = "partrain.engine.worker"
 OLDEST_DEEPSPEED = (0, 19, 4)
+CUDA_HINT = "pip install --force-reinstall torch"
 
 # What Slurm, Open MPI, PMIx and torchrun say is about the world that they started, not about this one.
 INHERITED = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PMI2_", "MPI_", "TORCHELASTIC_", "GROUP_", "ROLE_")
@@ -31,6 +36,7 @@ _IDENTITY = (
     "LOCAL_WORLD_SIZE",
     "MASTER_ADDR",
     "MASTER_PORT",
+    "DS_ACCELERATOR",
 )
 
 
@@ -38,15 +44,20 @@ def local_script(plan: Plan, folder: RunFolder, *, python: str, environ: Mapping
     """Every rank of `plan` on this machine, run by the interpreter `python`.
 
     A value that the user has set in `environ` is kept, one in the plan's `env` wins over both.
-    Raises SpecError for variables that cannot be the user's.
+    Raises SpecError for variables that cannot be the user's, LaunchError for a plan on several machines.
     """
+    if plan.nodes > 1:
+        raise LaunchError(
+            f"the plan is for {plan.nodes} machines; launching on several is planned, not in this version",
+            hint="hardware: {nodes: 1}",
+        )
     _check_env(plan.env, environ)
     world_size = plan.layout.world_size
     ranks = tuple(
         RankCommand(
             rank=rank,
             label=rank_label(plan, rank),
-            argv=(python, *WORKER, str(folder.plan)),
+            argv=(*module_command(_WORKER, python=python), str(folder.plan)),
             env={"RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(world_size)
@@ -57,7 +68,7 @@ def local_script(plan: Plan, folder: RunFolder, *, python: str, environ: Mapping
         plan=plan.to_json(),
         steps=plan.training.steps,
         ranks=ranks,
-        env={**_missing(_defaults(plan), environ), **plan.env, **_world(world_size)},
+        env={**_missing(_defaults(plan), environ), **plan.env, **_world(plan)},
         drop=INHERITED,
         choose_port=True,
     )
@@ -70,11 +81,16 @@ def rank_label(plan: Plan, rank: int) -> str:
     return f"dp {at.dp}, pp {at.pp}, tp {at.tp}"
 
 
-def _world(world_size: int) -> dict[str, str]:
-    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE"), str(world_size))
-    # An address, not a name: a name may resolve to IPv6 first, and to an address that nobody listens on.
-    # PYTHONSAFEPATH: a torch.py in the working directory is not torch.
-    return {**sizes, "MASTER_ADDR": LOOPBACK, "PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1"}
+def _world(plan: Plan) -> dict[str, str]:
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE"), str(plan.layout.world_size))
+    return {
+        **sizes,
+        # An address, not a name: a name may resolve to IPv6 first, and to an address that nobody listens on.
+        "MASTER_ADDR": LOOPBACK,
+        "DS_ACCELERATOR": plan.machine.device,
+        "PYTHONSAFEPATH": "1",  # for what the ranks themselves start
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def _defaults(plan: Plan) -> dict[str, str]:
@@ -84,14 +100,11 @@ def _defaults(plan: Plan) -> dict[str, str]:
         return {**every, "OMP_NUM_THREADS": "1"}  # the work is on the GPU; torchrun's default too
     threads = max(1, plan.machine.num_devices // plan.layout.world_size)
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
-    return {**every, **loopback, "OMP_NUM_THREADS": str(threads), "DS_ACCELERATOR": "cpu"}
+    return {**every, **loopback, "OMP_NUM_THREADS": str(threads)}
 
 
 def _missing(defaults: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    # An accelerator set by hand would contradict the plan's device; the others are the user's to choose.
-    return {
-        name: value for name, value in defaults.items() if name == "DS_ACCELERATOR" or name not in environ
-    }
+    return {name: value for name, value in defaults.items() if name not in environ}
 
 
 def _check_env(env: Mapping[str, str], environ: Mapping[str, str]) -> None:
@@ -111,18 +124,10 @@ def _check_env(env: Mapping[str, str], environ: Mapping[str, str]) -> None:
 def check_ready(plan: Plan, machine: MachineFacts) -> None:
     """Refuse a launch that cannot work on this `machine`, before anything is created or started.
 
-    Raises LaunchError: a package of the `train` extra is missing or too old, there are too few GPUs.
+    Raises LaunchError: a package of the `train` extra is missing or too old, there are too few GPUs, or they
+    are others than the plan's.
     """
-    missing = [name for name in _IMPORTED if importlib.util.find_spec(name) is None]
-    if missing:
-        are = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
-        raise LaunchError(are, hint="pip install 'partrain[train]'")
-    found = package_version("deepspeed")
-    if version_numbers(found or "") < OLDEST_DEEPSPEED:
-        oldest = ".".join(map(str, OLDEST_DEEPSPEED))
-        raise LaunchError(
-            f"deepspeed {found} is installed, {oldest} or later is needed", hint="pip install -U deepspeed"
-        )
+    _check_packages()
     if plan.machine.device != "cuda":
         return
     num_gpus = machine.num_devices if machine.device == "cuda" else 0
@@ -133,6 +138,53 @@ def check_ready(plan: Plan, machine: MachineFacts) -> None:
             f"the plan has {degrees}, this machine {num_gpus} GPUs ({machine.origin})",
             hint=f"give degrees whose product is at most {num_gpus}" if num_gpus else "hardware: {node: cpu}",
         )
+    if not is_as_planned(plan.machine, machine):
+        raise LaunchError(
+            f"the plan is for {_device_words(plan.machine)}, this machine has {_device_words(machine)}",
+            hint="plan the job for this machine: leave hardware.node out",
+        )
+    if not torch_has_cuda():
+        raise LaunchError("the installed torch is built without CUDA", hint=CUDA_HINT)
+
+
+def _check_packages() -> None:
+    missing = [name for name in _IMPORTED if importlib.util.find_spec(name) is None]
+    if missing:
+        are = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        raise LaunchError(are, hint="pip install 'partrain[train]'")
+    found = package_version("deepspeed")
+    if version_numbers(found or "") < OLDEST_DEEPSPEED:
+        oldest = ".".join(map(str, OLDEST_DEEPSPEED))
+        raise LaunchError(
+            f"deepspeed {found} is installed, {oldest} or later is needed", hint="pip install -U deepspeed"
+        )
+
+
+def is_as_planned(planned: MachineFacts, found: MachineFacts) -> bool:
+    """Whether the devices `found` may be those of the plan, with no less memory.
+
+    A device that the catalogue does not know has the driver's name, which must have the words of the planned
+    one: `NVIDIA H100 SXM5 80GB` may be an h100, an L40 is no l4.
+    """
+    words = planned.name.lower().split("-")
+    is_alike = all(re.search(rf"\b{re.escape(word)}b?\b", found.name.lower()) for word in words)
+    may_be = planned.name == found.name or (found.bf16_flops is None and is_alike)
+    return may_be and (found.memory_bytes or math.inf) >= (planned.memory_bytes or 0)
+
+
+def _device_words(machine: MachineFacts) -> str:
+    memory = f" with {format_bytes(machine.memory_bytes)}" if machine.memory_bytes else ""
+    return f"{machine.name}{memory} ({machine.origin})"
+
+
+def torch_has_cuda() -> bool:
+    """Whether the installed torch is built for CUDA, without importing it; True where it does not say."""
+    found = importlib.util.find_spec("torch")
+    try:
+        text = Path(found.origin).with_name("version.py").read_text() if found and found.origin else ""
+    except OSError:
+        text = ""
+    return re.search(r"^cuda\b.*= *None *$", text, re.MULTILINE) is None
 
 
 def package_version(name: str) -> str | None:

@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import sysconfig
 import threading
 import time
@@ -20,18 +19,18 @@ from partrain.errors import LaunchError
 from partrain.launch.events import Ended, Event, Started, Stopping, from_line
 from partrain.launch.processes import children, end_children, kill_groups
 from partrain.launch.script import LaunchScript
-from partrain.launch.verdict import signal_words
+from partrain.launch.verdict import STOP_CODES, signal_words
 from partrain.run.folder import RunFolder, write_json
 from partrain.run.launcher import note_launcher
 from partrain.run.lifeline import adopt_orphans
+from partrain.run.module import module_command
 from partrain.run.reading import read_tail
 from partrain.run.records import Outcome
 from partrain.run.runs import read_outcome
 
-_AGENT = (sys.executable, "-m", "partrain.launch.agent")
+_AGENT = module_command("partrain.launch.agent")
 _POLL_S = 0.2
 _STOP_S = 10.0
-_STOP_CODES = {"SIGINT": 130, "SIGTERM": 143}
 _CHUNK_BYTES = 2**16
 
 OnEvent = Callable[[Event], None]
@@ -44,24 +43,26 @@ def supervise(script: LaunchScript, folder: RunFolder, *, on_event: OnEvent) -> 
     the main thread it leaves signals alone. An exception of `on_event` ends the run and is passed on.
     Raises LaunchError if the agent cannot be started.
     """
-    note_launcher(folder)
-    folder.logs.mkdir(exist_ok=True)
     adopt_orphans()  # if the agent is killed, what it had started comes to this process
     others = children()
-    watch = _Watch(_start_agent(folder), others)
-    with _signals(watch.on_signal):
-        try:
-            watch.ask(script.hosts[0].to_json())
-            _follow(watch, on_event)
-        finally:
-            watch.end()
+    early: list[int] = []
+    with _signals(lambda number, frame: early.append(number)):
+        watch = _Watch(_start_agent(folder), others)
+        with _signals(watch.on_signal):
+            for number in early:
+                watch.on_signal(number)
+            _follow(watch, script, on_event)
     return watch.outcome or _write_down(folder, _outcome_without(watch, folder))
 
 
-def _follow(watch: _Watch, on_event: OnEvent) -> None:
-    while (events := watch.next_events()) is not None:
-        for event in events:
-            on_event(event)
+def _follow(watch: _Watch, script: LaunchScript, on_event: OnEvent) -> None:
+    try:
+        watch.ask(script.hosts[0].to_json())
+        while (events := watch.next_events()) is not None:
+            for event in events:
+                on_event(event)
+    finally:
+        watch.end()
 
 
 @dataclass
@@ -162,6 +163,8 @@ class _Watch:
 
 def _start_agent(folder: RunFolder) -> subprocess.Popen[bytes]:
     try:
+        note_launcher(folder)
+        folder.logs.mkdir(exist_ok=True)
         with open(folder.agent_log, "ab") as log:
             return subprocess.Popen(
                 _AGENT,
@@ -204,7 +207,7 @@ def _outcome_without(watch: _Watch, folder: RunFolder) -> Outcome:
         return written
     if watch.stop:
         message = f"ended by {watch.stop}; the ranks were killed"
-        return Outcome("interrupted", _STOP_CODES[watch.stop], message, time.time())
+        return Outcome("interrupted", STOP_CODES[watch.stop], message, time.time())
     code = watch.agent.returncode
     how = f"was killed by {signal_words(-code)}" if code < 0 else f"ended with exit code {code}"
     said = read_tail(folder.agent_log, 4096).decode(errors="replace").strip().splitlines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partrain.run.failures import EXIT_PEER_LOST
 from partrain.run.records import Failure, Outcome
@@ -14,6 +14,9 @@ from partrain.run.records import Failure, Outcome
 # from outside says nothing itself; ranks that lost a peer may be noticed sooner than the peer. Aborts come
 # after errors: communication libraries abort a process whose peer is gone.
 _EVIDENCE = ("signal", "error", "abort", "exit", "peer")
+
+STOP_CODES = {"SIGINT": 130, "SIGTERM": 143}
+"""Signal that ended a run -> exit code."""
 
 _SIGNAL_CAUSES = {
     signal.SIGKILL: "often the kernel's out-of-memory killer",
@@ -58,13 +61,23 @@ class Progress:
         return f"step {self.step} of {self.steps}"
 
 
-def judge(ends: Sequence[RankEnd], progress: Progress, *, memory: str) -> Outcome:
+@dataclass(frozen=True)
+class Host:
+    """What to say of the ranks' host beside a failure that it may explain."""
+
+    memory: str = ""
+    """Beside a rank that was killed."""
+    disk: str = ""
+    """Beside a rank that left with an error."""
+
+
+def judge(ends: Sequence[RankEnd], progress: Progress, host: Host) -> Outcome:
     """The outcome of a run whose ranks have ended, or are about to be ended.
 
     With the last step recorded the training is done, whatever happens while it is taken down, unless a
-    rank says that it failed. `memory` is what to say of the host's memory if a rank was killed.
+    rank says that it failed.
     """
-    failures = _failures(ends, progress, memory)
+    failures = _failures(ends, progress, host)
     if progress.complete and not any(failure.kind == "error" for failure in failures):
         return Outcome("done", 0, _done_message(ends, progress), time.time(), None, failures)
     if failures:
@@ -89,9 +102,9 @@ def _done_message(ends: Sequence[RankEnd], progress: Progress) -> str:
     return f"all {progress.steps} steps{note}"
 
 
-def _failures(ends: Sequence[RankEnd], progress: Progress, memory: str) -> tuple[Failure, ...]:
+def _failures(ends: Sequence[RankEnd], progress: Progress, host: Host) -> tuple[Failure, ...]:
     """Failures of the ranks that have one, the first to blame first."""
-    found = [(end, failure) for end in ends if (failure := _failure(end, progress, memory)) is not None]
+    found = [(end, failure) for end in ends if (failure := _failure(end, progress, host)) is not None]
     found.sort(key=lambda pair: (_evidence(*pair), pair[1].time, pair[1].rank))
     return tuple(failure for _, failure in found)
 
@@ -102,21 +115,24 @@ def _evidence(end: RankEnd, failure: Failure) -> int:
     return _EVIDENCE.index(kind) if kind in _EVIDENCE else len(_EVIDENCE)
 
 
-def _failure(end: RankEnd, progress: Progress, memory: str) -> Failure | None:
+def _failure(end: RankEnd, progress: Progress, host: Host) -> Failure | None:
     if end.word is not None:
-        return end.word
+        return _with(host.disk, end.word) if end.word.kind == "error" else end.word
     if not end.exit_code:
         return None
     step = None if progress.complete else progress.step + 1
     if end.exit_code < 0:
         message = f"was killed by {signal_words(-end.exit_code)}"
-        if end.exit_code == -signal.SIGKILL and memory:
-            message += f"; {memory}"
-        return Failure(end.rank, end.exited, "signal", message, end.log_tail, step)
+        killed = Failure(end.rank, end.exited, "signal", message, end.log_tail, step)
+        return _with(host.memory, killed) if end.exit_code == -signal.SIGKILL else killed
     if end.exit_code == EXIT_PEER_LOST:
         return Failure(end.rank, end.exited, "peer", "lost its connection to another rank", "", step)
     message = f"left with exit code {end.exit_code}; the end of its log may say why"
-    return Failure(end.rank, end.exited, "exit", message, end.log_tail, step)
+    return _with(host.disk, Failure(end.rank, end.exited, "exit", message, end.log_tail, step))
+
+
+def _with(said: str, failure: Failure) -> Failure:
+    return replace(failure, message=f"{failure.message}; {said}") if said else failure
 
 
 def signal_words(number: int) -> str:

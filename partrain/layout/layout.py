@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from partrain.spec.section import Bounds, Count
 
 
 @dataclass(frozen=True)
 class Layout:
     """Degrees of parallelism and the shape of the batch on them."""
 
-    dp: int
+    dp: Count
     """Data-parallel replicas."""
-    pp: int
+    pp: Count
     """Pipeline stages."""
-    tp: int
+    tp: Count
     """Tensor-parallel shards."""
-    zero: int
+    zero: Annotated[int, Bounds(ge=0, le=3)]
     """ZeRO stage."""
     sequence_parallel: bool
     """Residual stream split along the sequence inside a tensor group."""
-    micro_batch_size: int
+    micro_batch_size: Count
     """Sequences a replica works on at once."""
-    num_micro_batches: int
+    num_micro_batches: Count
     """Micro-batches a replica works through in one step."""
-    recompute: str
+    recompute: Annotated[str, Bounds(pattern="none|selective|full")]
     """`none`, `selective` or `full`."""
     stage_bounds: tuple[int, ...]
     """Stage s holds the layers stage_bounds[s] to stage_bounds[s + 1] - 1; layer 0 is the embedding, the

@@ -22,7 +22,8 @@ def padded_vocabulary(wish: Proposal) -> str | None:
     rows, padded = wish.model.vocab_size, padded_vocab(wish.model, wish.tp)
     if rows == padded:
         return None
-    return f"vocabulary {rows} is padded to {padded}: a multiple of 8 on each of tp={wish.tp} shards"
+    shards = f" on each of tp={wish.tp} shards" if wish.tp > 1 else ""
+    return f"vocabulary {rows} is padded to {padded}: a multiple of 8{shards}"
 
 
 def idle_devices(wish: Proposal) -> str | None:

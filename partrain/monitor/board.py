@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from partrain.errors import RunError
+from partrain.run.lifeline import dying_with
+from partrain.run.module import module_command
 
 LOOPBACK = "127.0.0.1"
 _MOST_POINTS = 1_000_000
@@ -61,11 +64,13 @@ def start_board(folder: Path, *, port: int, log: Path) -> subprocess.Popen[bytes
     )
     with log.open("wb") as output:
         return subprocess.Popen(
-            (sys.executable, "-m", "tensorboard.main", *options),
+            (*module_command("tensorboard.main"), *options),
+            env={**os.environ, "PYTHONSAFEPATH": "1"},  # for what the board itself starts
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C at the terminal reaches the command alone, which ends the board
+            preexec_fn=dying_with(os.getpid()),  # safe: a command has one thread
         )
 
 
@@ -93,13 +98,16 @@ def wait_for_answer(
 
 def end_board(process: subprocess.Popen[bytes]) -> None:
     """End the board and what it started, and wait for it."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(timeout=_GRACE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    _signal_group(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_GRACE_S)
+    _signal_group(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # gone; macOS says EPERM of a group of zombies
+        os.killpg(group, number)
 
 
 def tunnel(port: int, environ: Mapping[str, str]) -> str | None:

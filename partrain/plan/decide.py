@@ -26,6 +26,9 @@ from partrain.spec.model import ModelSpec
 from partrain.spec.resolve import resolve_model
 from partrain.spec.training import Precision
 
+SMALLEST_FIRST_STAGE = 2
+"""Layers: the embedding costs next to nothing and has no weight without decay, it goes with a block."""
+
 
 def decide(
     reading: Reading,
@@ -50,7 +53,12 @@ def decide(
     choice = choose(job, model=resolved.model, machine=here)
     unknown = {"data.train": data is None, "hardware.node": bool(unknown_node)}
     doubtful = reading.doubtful.union(path for path, is_unknown in unknown.items() if is_unknown)
-    judged = (*resolved.reasons, *reasons(choice.proposal), *_too_few_tokens(job, data), *_long_warm_up(job))
+    judged = (
+        *resolved.reasons,
+        *reasons(choice.proposal),
+        *too_few_tokens(data, job.training.sequence_length),
+        *_long_warm_up(job),
+    )
     sure = (reason for reason in judged if not any(is_doubtful(doubtful, path) for path in reason.paths))
     against = (*unknown_node, *sure)
     if reading.faults or data_faults or against:
@@ -74,9 +82,8 @@ def _machine(job: JobSpec, here: MachineFacts) -> tuple[MachineFacts, tuple[Reas
         return here, (Reason(("hardware.node",), str(error), allowed, nearest),)
 
 
-def _too_few_tokens(job: JobSpec, data: DatasetFacts | None) -> tuple[Reason, ...]:
-    """A sample is a sequence and the token after it."""
-    length = job.training.sequence_length
+def too_few_tokens(data: DatasetFacts | None, length: int) -> tuple[Reason, ...]:
+    """Why there is no sample in the data: it is a sequence of `length` and the token after it."""
     if data is None or data.num_tokens is None or data.num_tokens > length:
         return ()
     said = f"{data.num_tokens} tokens are too few for a sequence of {length} and the token after it"
@@ -167,12 +174,14 @@ def _layout(model: ModelSpec, choice: Choice) -> Layout:
         micro_batch_size=wish.micro_batch_size,
         num_micro_batches=wish.num_micro_batches,
         recompute=choice.recompute,
-        # The embedding costs next to nothing and has no weight without decay: it goes with a block.
-        stage_bounds=balanced_bounds(layer_flops(model, wish.sequence_length), wish.pp, min_first=2),
+        stage_bounds=balanced_bounds(
+            layer_flops(model, wish.sequence_length), wish.pp, min_first=SMALLEST_FIRST_STAGE
+        ),
     )
 
 
-def _stages(model: ModelSpec, layout: Layout) -> tuple[StagePlan, ...]:
+def stage_plans(model: ModelSpec, layout: Layout) -> tuple[StagePlan, ...]:
+    """What each stage holds, by the layout's stage bounds."""
     ranges = zip(layout.stage_bounds, (bound - 1 for bound in layout.stage_bounds[1:]), strict=False)
     return tuple(
         StagePlan(
@@ -189,7 +198,7 @@ def _plan(job: JobSpec, *, model: ModelSpec, data: DatasetFacts, choice: Choice)
     """The plan, its origins still to be told."""
     wish = choice.proposal
     layout = _layout(model, choice)
-    stages = _stages(model, layout)
+    stages = stage_plans(model, layout)
     training = TrainingPlan(
         sequence_length=wish.sequence_length,
         steps=_steps(job),

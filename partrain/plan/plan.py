@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from partrain.layout.layout import Layout
@@ -14,6 +14,9 @@ from partrain.spec.model import ModelSpec
 from partrain.spec.section import Count, Name, Whole
 from partrain.spec.training import OptimizerSection, Precision, ScheduleSection
 from partrain.spec.values import plain, read
+
+HIDDEN = "***"
+"""Stands for a value that is not shown: a token or a key may be among the environment's values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,10 @@ class Plan:
     """Key path -> where its value comes from, in words."""
     notes: tuple[str, ...]
     """What the user should know: padding, idle devices, why an `auto` became what it is."""
+
+    def without_secrets(self) -> Plan:
+        """This plan as it may be shown: the names in `env` stay, their values are HIDDEN."""
+        return replace(self, env=dict.fromkeys(self.env, HIDDEN))
 
     def to_json(self) -> str:
         """Indented JSON, keys in the order above."""

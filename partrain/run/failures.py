@@ -24,16 +24,11 @@ def write_failure(folder: RunFolder, failure: Failure) -> None:
 
 def read_failure(folder: RunFolder, rank: int) -> Failure | None:
     """The word that `rank` left; None: none that can be read."""
-    value = read_object(folder.failure(rank))
-    if value is None:
-        return None
     try:
-        failure = failure_from(value)
-    except TypeError:  # a key is missing
+        failure = failure_from(read_object(folder.failure(rank)))
+    except ValueError:
         return None
-    texts = (failure.kind, failure.message, failure.traceback)
-    right = all(isinstance(text, str) for text in texts) and isinstance(failure.time, (int, float))
-    return _in_one_line(failure) if right and failure.rank == rank else None
+    return _in_one_line(failure) if failure.rank == rank else None
 
 
 def _in_one_line(failure: Failure) -> Failure:

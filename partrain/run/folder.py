@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,16 @@ class RunFolder:
         return self.logs / f"rank-{rank:05d}.failure.json"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write `text` so that a reader sees all of it or the file as it was before."""
+OWNERS_ALONE = 0o600
+"""Mode of a file that may hold a token or a key: the values of `launch.env` are in the plan."""
+
+
+def write_whole(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Write `text` so that a reader sees all of it or the file as it was before; the umask cuts `mode`."""
     # Not mkstemp, whose files are their owner's alone: colleagues may read a run if the umask allows it.
     name = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
-        with open(name, "x", encoding="utf-8") as file:
+        with open(name, "x", encoding="utf-8", opener=partial(os.open, mode=mode)) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

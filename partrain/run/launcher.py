@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 
 from partrain.run.folder import RunFolder, write_json
 from partrain.run.process import host_mark, process_state
-from partrain.run.reading import read_object
+from partrain.run.reading import known_keys, read_object
+from partrain.run.records import Timestamp
+from partrain.spec.values import read
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,8 @@ class Launcher:
     host: str
     boot: str
     """The host's boot; a pid is of one boot."""
-    started: float
-    """When the run started, in seconds since 1970."""
+    started: Timestamp
+    """When the run started."""
 
 
 def note_launcher(folder: RunFolder) -> None:
@@ -38,11 +40,10 @@ def note_launcher(folder: RunFolder) -> None:
 
 def read_launcher(folder: RunFolder) -> Launcher | None:
     """Who launched the run; None: nobody has said so, or not in a way that can be read."""
-    value = read_object(folder.launch) or {}
-    kinds = {"pid": int, "start": str, "host": str, "boot": str, "started": float}
-    if not all(isinstance(value.get(name), kind) for name, kind in kinds.items()):
+    try:
+        return read(Launcher, known_keys(Launcher, read_object(folder.launch)))
+    except ValueError:
         return None
-    return Launcher(**{name: value[name] for name in kinds})
 
 
 def is_alive(launcher: Launcher) -> bool | None:

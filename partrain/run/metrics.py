@@ -13,6 +13,7 @@ from partrain.run.records import StepRecord
 
 _CHUNK_BYTES = 2**18
 _LONGEST_LINE_BYTES = 2**16
+_LARGEST_INT = 2**63
 _KINDS = {"int": (int,), "float": (int, float, type(None)), "float | None": (int, float, type(None))}
 _FIELDS = {field.name: str(field.type) for field in fields(StepRecord)}
 
@@ -29,7 +30,9 @@ def record_from(line: str | bytes) -> StepRecord | None:
 
 
 def _fits(value: object, kind: str) -> bool:
-    return isinstance(value, _KINDS[kind]) and not isinstance(value, bool)
+    if isinstance(value, int) and (isinstance(value, bool) or abs(value) >= _LARGEST_INT):
+        return False
+    return isinstance(value, _KINDS[kind])
 
 
 def _measured(value: Any, kind: str) -> Any:

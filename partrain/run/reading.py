@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,13 @@ def object_in(text: str | bytes | None) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def known_keys(kind: Any, value: object) -> object:
+    """The keys of `value` that the dataclass `kind` has, if it is an object: later versions may know more."""
+    if not isinstance(value, dict):
+        return value
+    return {field.name: value[field.name] for field in fields(kind) if field.name in value}
 
 
 def read_tail(path: Path, num_bytes: int) -> bytes:

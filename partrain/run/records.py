@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+from partrain.run.reading import known_keys
+from partrain.spec.section import Bounds
+from partrain.spec.values import read
+
+Timestamp = Annotated[float, Bounds(ge=0, lt=253_370_764_800)]
+"""Seconds since 1970; before the year 9999, the last one that every calendar of Python knows."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +51,21 @@ def _finite(value: float | None) -> float | None:
     return value if value is None or math.isfinite(value) else None
 
 
+def is_shown(step: int, *, log_every: int, steps: int) -> bool:
+    """Whether a step is among those that the console and TensorBoard show; metrics.jsonl has them all.
+
+    >>> [step for step in range(1, 26) if is_shown(step, log_every=10, steps=25)]
+    [1, 10, 20, 25]
+    """
+    return step % log_every == 0 or step in (1, steps)
+
+
 @dataclass(frozen=True)
 class Failure:
     """Why one rank ended."""
 
     rank: int
-    time: float
-    """Seconds since 1970."""
+    time: Timestamp
     kind: str
     """`error`: its own exception; `peer`: another rank went away; `signal`: killed; `exit`: no word left."""
     message: str
@@ -70,28 +84,31 @@ class Outcome:
     exit_code: int
     message: str
     """One line for a person."""
-    finished: float
-    """Seconds since 1970."""
+    finished: Timestamp
     failure: Failure | None = None
     """The first rank that failed."""
     other_failures: tuple[Failure, ...] = ()
     """The other ranks' ends, in their order."""
 
 
-def _known(kind: type, value: Mapping[str, Any]) -> dict[str, Any]:
-    names = {field.name for field in fields(kind)}
-    return {name: item for name, item in value.items() if name in names}
+def failure_from(value: object) -> Failure:
+    """A `Failure` from its JSON object; keys of later versions are left aside.
+
+    Raises Misfit, a ValueError, where a key is missing or a value is of another kind.
+    """
+    return read(Failure, known_keys(Failure, value))
 
 
-def failure_from(value: Mapping[str, Any]) -> Failure:
-    """A `Failure` from its JSON object; keys of later versions are left aside."""
-    return Failure(**_known(Failure, value))
+def outcome_from(value: object) -> Outcome:
+    """An `Outcome` from its JSON object; keys of later versions are left aside.
 
-
-def outcome_from(value: Mapping[str, Any]) -> Outcome:
-    """An `Outcome` from its JSON object; keys of later versions are left aside."""
-    found = _known(Outcome, value)
-    if found.get("failure") is not None:
-        found["failure"] = failure_from(found["failure"])
-    found["other_failures"] = tuple(failure_from(item) for item in found.get("other_failures", ()))
-    return Outcome(**found)
+    Raises Misfit, a ValueError, where a key is missing or a value is of another kind.
+    """
+    found: Any = known_keys(Outcome, value)
+    if isinstance(found, dict):
+        others = found.get("other_failures", [])
+        found["failure"] = known_keys(Failure, found.get("failure"))
+        found["other_failures"] = (
+            [known_keys(Failure, item) for item in others] if isinstance(others, list) else others
+        )
+    return read(Outcome, found)

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from partrain.plan.plan import Plan
-from partrain.run.folder import RunFolder, write_whole
+from partrain.plan.plan import HIDDEN, Plan
+from partrain.run.folder import RunFolder
 from partrain.run.launcher import read_launcher
+from partrain.run.place import new_run_folder
 from partrain.run.reading import read_object
-from partrain.run.runs import RunChoiceError, RunInfo, list_runs, new_run_folder
+from partrain.run.runs import RunChoiceError, RunInfo, list_runs
 
 # What a plan says about itself; the same decision may be worded differently by another version.
 _ABOUT = ("partrain", "origins", "notes")
@@ -23,25 +24,28 @@ _ANOTHER = "--new starts another run"
 def relaunch(run_dir: Path, plan: Plan, job_text: str, *, new: bool) -> RunFolder:
     """A new folder for `plan`, with job and plan in it, if it has no run yet or a `new` one is wanted.
 
-    Raises RunChoiceError if there is one: it still runs, is done, cannot be gone on with, or was another job.
+    Raises RunChoiceError if there is one: it still runs, is done, cannot be gone on with, or was another job;
+    and if the folder cannot be written.
     """
     earlier = None if new else latest_run_of(run_dir, plan.name)
     if earlier is not None:
         _refuse(earlier, plan)
-    folder = new_run_folder(run_dir, plan.name)
-    write_whole(folder.job, job_text)
-    write_whole(folder.plan, plan.to_json())
-    return folder
+    return new_run_folder(run_dir, plan.name, job=job_text, plan=plan.to_json())
 
 
 def latest_run_of(run_dir: Path, name: str) -> RunInfo | None:
-    """The newest run of the job called `name`; None: it has none."""
+    """The newest run of the job called `name` that was begun; None: it has none."""
     numbered = re.compile(rf"{re.escape(name)}(-\d+)?")
     for info in list_runs(run_dir):
         planned = (read_object(info.folder.plan) or {}).get("name", name)
-        if planned == name and numbered.fullmatch(info.name):
+        if planned == name and numbered.fullmatch(info.name) and not _was_never_begun(info):
             return info
     return None
+
+
+def _was_never_begun(info: RunInfo) -> bool:
+    """Whether the launcher ended before it started anything, which would have left a log."""
+    return info.state == "lost" and not any(info.folder.logs.glob("*"))
 
 
 def _refuse(earlier: RunInfo, plan: Plan) -> None:
@@ -79,7 +83,7 @@ def plan_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[s
     paths = [path for path in {**new, **old} if path.split(".")[0] not in _ABOUT]
     missing = object()
     return tuple(
-        f"{path}: {_words(old.get(path))} -> {_words(new.get(path))}"
+        f"{path}: {_words(path, old.get(path))} -> {_words(path, new.get(path))}"
         for path in paths
         if old.get(path, missing) != new.get(path, missing)
     )
@@ -93,7 +97,9 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from _leaves(item, f"{path}.{key}" if path else str(key))
 
 
-def _words(value: Any) -> str:
+def _words(path: str, value: Any) -> str:
+    if path.startswith("env.") and value is not None:
+        return HIDDEN
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

@@ -1,27 +1,28 @@
-"""The runs in a folder: which there are, how they stand, which one is meant, a place for a new one."""
+"""The runs in a folder: which there are, how they stand, which one is meant."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from partrain.errors import RunError
 from partrain.run.folder import RunFolder
-from partrain.run.launcher import is_alive, note_launcher, read_launcher
+from partrain.run.launcher import is_alive, read_launcher
 from partrain.run.metrics import last_record
 from partrain.run.reading import read_object
 from partrain.run.records import Outcome, outcome_from
+from partrain.spec.section import Count
+from partrain.spec.values import read
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 _ENDED = ("done", "failed", "interrupted")
 
 
 class RunChoiceError(RunError):
-    """The run that was asked for is not there, or must not be touched."""
+    """The run that was asked for is not there, must not be touched, or has no place."""
 
     exit_code = 2
 
@@ -70,7 +71,7 @@ def find_run(run_dir: Path, name_or_path: str) -> RunInfo:
 
     Raises RunChoiceError where there is none.
     """
-    if _NAME.fullmatch(name_or_path) and _is_run(run_dir / name_or_path):
+    if RUN_NAME.fullmatch(name_or_path) and _is_run(run_dir / name_or_path):
         return run_info(RunFolder(run_dir / name_or_path))
     if name_or_path and _is_run(Path(name_or_path)):
         return run_info(RunFolder(Path(name_or_path).absolute()))
@@ -84,17 +85,23 @@ def run_info(folder: RunFolder) -> RunInfo:
     """What the files of a run tell."""
     record = last_record(folder.metrics)
     launcher = read_launcher(folder)
-    training = (read_object(folder.plan) or {}).get("training")
-    steps = training.get("steps") if isinstance(training, dict) else None
     return RunInfo(
         name=folder.path.name,
         path=folder.path,
         state=state_of(folder),
         last_step=record.step if record else 0,
-        steps=steps if isinstance(steps, int) else None,
+        steps=_planned_steps(folder),
         last_loss=record.loss if record and math.isfinite(record.loss) else None,
         started=launcher.started if launcher else None,
     )
+
+
+def _planned_steps(folder: RunFolder) -> int | None:
+    training = (read_object(folder.plan) or {}).get("training")
+    try:
+        return read(Count, training.get("steps") if isinstance(training, dict) else None)
+    except ValueError:
+        return None
 
 
 def state_of(folder: RunFolder) -> str:
@@ -110,54 +117,17 @@ def state_of(folder: RunFolder) -> str:
 
 def read_outcome(folder: RunFolder) -> Outcome | None:
     """How the run ended; None: it has not, or nobody could write it down."""
-    value = read_object(folder.outcome)
-    if value is None or value.get("state") not in _ENDED or not isinstance(value.get("exit_code"), int):
+    try:
+        outcome = outcome_from(read_object(folder.outcome))
+    except ValueError:
         return None
-    try:
-        return outcome_from(value)
-    except (TypeError, AttributeError):  # a key is missing, a value is of another kind
-        return None
-
-
-def new_run_folder(run_dir: Path, name: str) -> RunFolder:
-    """A new folder for a run of `name`: NAME, or the first of NAME-2, NAME-3 and so on that is free.
-
-    It is this process's alone, however many launch at once.
-    Raises RunError if it cannot be made.
-    """
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name for a run")
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        folder = RunFolder(next(path for path in _places(run_dir, name) if _made(path)))
-        folder.logs.mkdir()
-        note_launcher(folder)
-    except OSError as error:
-        raise RunError(
-            f"no run can be kept in {run_dir}: {error}", hint="run: {dir: ...} in the job"
-        ) from error
-    return folder
-
-
-def _places(run_dir: Path, name: str) -> Iterator[Path]:
-    yield run_dir / name
-    number = 2
-    while True:
-        yield run_dir / f"{name}-{number}"
-        number += 1
-
-
-def _made(path: Path) -> bool:
-    try:
-        path.mkdir()
-    except FileExistsError:
-        return False
-    return True
+    return outcome if outcome.state in _ENDED else None
 
 
 def _run_paths(run_dir: Path) -> list[Path]:
     try:
-        return sorted(path for path in run_dir.iterdir() if _is_run(path))
+        # A name with a dot in front is a folder that a launch is still filling.
+        return sorted(path for path in run_dir.iterdir() if path.name[0] != "." and _is_run(path))
     except OSError:
         return []
 

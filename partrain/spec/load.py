@@ -39,6 +39,8 @@ class Reading:
     """Key path of every value given -> `job.yaml:7`, `--set` or `job.yaml:7 (${STEPS})`."""
     doubtful: frozenset[str]
     """Key paths left out of `job` because they are faulty or missing; a required one has a stand-in there."""
+    given: bytes = b""
+    """What was read, as it was given."""
 
 
 _STAND_INS: Mapping[tuple[str, ...], Any] = {
@@ -87,7 +89,7 @@ def read_job_text(
     doubtful = frozenset(dotted(loc) for loc in tree.doubtful)
     faults = [_completed(loc, fault) for loc, fault in found] + _broken_rules(job, places, doubtful)
     origins = {dotted(loc): words for loc, words in tree.origins.items()}
-    return Reading(job, _in_order(faults), places, origins, doubtful)
+    return Reading(job, _in_order(faults), places, origins, doubtful, text)
 
 
 def place_of(reading: Reading, key_path: str) -> Place | None:

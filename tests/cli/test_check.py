@@ -60,11 +60,59 @@ def test_every_shipped_job_passes(path: Path):
 
 
 def test_without_a_job_this_machine_is_checked():
-    shown = partrain("check")
-    assert shown.code == 0
+    shown, document = partrain("check"), partrain("check", "--json")
     assert any(line.split()[:2] == ["ok", "Python"] for line in shown.out.splitlines())
-    rows = json.loads(partrain("check", "--json").out)["machine"]
-    assert {"name", "value", "ok", "hint"} == set(rows[0])
+    found = json.loads(document.out)
+    assert {"name", "value", "ok", "hint"} == set(found["machine"][0])
+    assert shown.code == document.code == (0 if found["ok"] else 2)
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_machine_that_lacks_something_is_exit_code_2(options: tuple[str, ...], tmp_path: Path):
+    program = "import importlib.metadata as found, sys\nfound.version = lambda name: '0.0.1'\n"
+    (tmp_path / "sitecustomize.py").write_text(program)
+    environ = {"PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    shown = child("check", *options, cwd=tmp_path, environ=environ)
+    assert (shown.code, shown.err) == (2, "")
+    assert "2.6 or later is needed" in shown.out
+
+
+def test_values_of_the_environment_are_not_shown(tmp_path: Path):
+    job = job_file(tmp_path, JOB + "launch: {env: {TOKEN: '${SECRET}', NCCL_DEBUG: INFO}}\n")
+    for options in ((), ("--json",)):
+        shown = child("check", str(job), *options, cwd=tmp_path, environ={"SECRET": "hf_1234"})
+        assert shown.code == 0
+        assert "hf_1234" not in shown.out
+        assert "TOKEN" in shown.out
+
+
+def test_only_the_option_json_asks_for_json(tmp_path: Path):
+    job = str(job_file(tmp_path))
+    shown = partrain("check", job, "--set", "name=no name", "--set", "--json")
+    assert (shown.code, shown.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--sett", "a=1"), ("one.yaml", "two.yaml"), ("--set", "training.steps=5")]
+)
+def test_wrong_words_are_json_too(wrong: tuple[str, ...]):
+    shown = partrain("check", *wrong, "--json")
+    document = json.loads(shown.out)
+    assert shown.code == document["exit_code"] == 2
+    assert document["error"]
+    assert shown.err == ""
+
+
+def test_a_plan_is_told_from_a_job(tmp_path: Path):
+    plan = tmp_path / "plan.lock"
+    assert partrain("plan", str(job_file(tmp_path)), "--out", str(plan)).code == 0
+    shown = partrain("check", str(plan))
+    assert shown.code == 2
+    assert shown.err.splitlines() == [
+        f"{plan}: a plan came, not a job",
+        "      allowed: a job file",
+        f"      fix: partrain launch {plan}",
+    ]
 
 
 def test_set_without_a_job_is_refused():

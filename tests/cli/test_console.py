@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import pytest
 
 from partrain.cli.console import Console, step_line
-from partrain.cli.outcomes import show_outcome, show_summary
+from partrain.cli.outcomes import show_next, show_outcome, show_summary
+from partrain.cli.summary import Summary, summed
 from partrain.launch.events import Failed, Recorded, Started, Stopping
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
+from partrain.run.records import StepRecord
 from tests.cli.command import job_file, partrain
 from tests.cli.run_folders import FAILED, record
 
@@ -66,19 +70,58 @@ def test_other_events_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "SIGINT: ending all ranks; once more kills them" in out
 
 
+def test_a_file_of_tokens_is_looked_at_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    plan = plan_of(tmp_path)
+    data = replace(plan.data, source="/corpus/train.bin", num_tokens=1_000_000_000_000, vocab_size=256)
+    Console(replace(plan, data=data)).on_event(Started({0: 11}))
+    Console(plan).on_event(Started({0: 11}))
+    first, second = capsys.readouterr().out.splitlines()
+    assert "first all 1.00T tokens of the data are looked at" in first
+    assert "looked at" not in second
+
+
+def summary_of(*records: StepRecord) -> Summary | None:
+    return reduce(summed, records, None)
+
+
+def summary_rows(summary: Summary | None, folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    show_summary(summary, RunFolder(folder))
+    return dict(line.split(None, 1) for line in capsys.readouterr().out.split("\n") if line)
+
+
 def test_the_summary_counts_speed_after_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    show_summary([record(1, loss=5.5), record(2), record(3)], RunFolder(tmp_path))
-    rows = dict(line.split(None, 1) for line in capsys.readouterr().out.split("\n") if line)
+    slow = replace(record(1, loss=5.5), step_s=9.0)
+    rows = summary_rows(summary_of(slow, record(2), record(3)), tmp_path, capsys)
     assert rows["loss"] == "5.5000 at step 1, 2.5000 at step 3"
+    assert rows["time"] == "10.0 s for 3 steps"
     assert rows["speed"] == "8.19K tokens/s after the first step"  # 2 x 4096 tokens in 2 x 0.5 s
     assert rows["run"] == str(tmp_path)
+
+
+def test_steps_that_were_not_told_are_not_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    rows = summary_rows(summary_of(record(1), record(2), record(10)), tmp_path, capsys)
+    assert rows["time"] == "1.5 s for the 3 of 10 steps that were told here"
+    assert rows["speed"] == "8.19K tokens/s after the first step"
+
+
+def test_without_a_step_the_summary_says_where_things_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert list(summary_rows(None, tmp_path, capsys)) == ["run", "metrics", "TensorBoard", "logs"]
+
+
+def test_commands_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = RunFolder(tmp_path / "my runs" / "demo")
+    again = ("launch", "my job.yaml", "--set", "data.train=a b.bin", "--new")
+    show_next(folder, FAILED, again)
+    commands = [line.partition("  partrain ")[2] for line in capsys.readouterr().out.splitlines()]
+    assert f"logs demo --rank 2 --dir '{tmp_path}/my runs'" in commands
+    assert "launch 'my job.yaml' --set 'data.train=a b.bin' --new" in commands
 
 
 def test_control_characters_of_a_traceback_are_spelled_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    from dataclasses import replace
-
     assert FAILED.failure is not None
     failure = replace(FAILED.failure, traceback="\x1b[2J\nboom")
     show_outcome(replace(FAILED, failure=failure), RunFolder(tmp_path))

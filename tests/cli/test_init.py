@@ -100,26 +100,76 @@ def test_it_works_from_an_installed_package(tmp_path: Path):
     assert "preset: llama-3.1-70b" in (tmp_path / "job.yaml").read_text()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="macOS' script takes other options")
-def test_a_terminal_is_asked_for_what_no_option_gives(tmp_path: Path):
-    # `script` gives the command a terminal; the answers come by its standard input.
-    command = f"{sys.executable} -m partrain init job.yaml --steps 9"
-    answers = "one-node\nasked\n\n"
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "xterm"}
-    found = subprocess.run(
-        ["script", "-qec", command, "/dev/null"],
+def test_a_fault_of_an_option_points_into_no_file(tmp_path: Path):
+    shown = partrain("init", str(tmp_path / "job.yaml"), "--preset", "lama")
+    assert shown.err.startswith("model.preset: ")
+    assert "job.yaml" not in shown.err
+
+
+def test_the_commands_it_names_can_be_pasted(tmp_path: Path):
+    shown = partrain("init", str(tmp_path / "my job.yaml"))
+    assert f"partrain check '{tmp_path}/my job.yaml'" in shown.out
+
+
+@pytest.mark.parametrize("name", templates.NAMES)
+def test_no_comment_has_a_number_that_its_value_could_belie(name: str, tmp_path: Path):
+    lines = templates.template(name).splitlines()
+    replaced = [line for line in lines if line.split(":")[0].strip() in ("preset", "steps", "name")]
+    assert not any(character.isdigit() for line in replaced for character in line.partition("#")[2])
+
+
+def at_terminal(command: str, answers: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`python -m partrain` at a terminal that `script` gives it; the answers come by its standard input."""
+    return subprocess.run(
+        ["script", "-qec", f"{sys.executable} -m partrain {command}", "/dev/null"],
         input=answers,
-        cwd=tmp_path,
-        env=environ,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "TERM": "xterm"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+needs_script = pytest.mark.skipif(sys.platform != "linux", reason="macOS' script takes other options")
+
+
+@needs_script
+def test_a_terminal_is_asked_for_what_no_option_gives(tmp_path: Path):
+    found = at_terminal("init job.yaml --steps 9", "one-node\nasked\n\n", tmp_path)
     assert found.returncode == 0, found.stdout
     assert "Name of the job [my-job]" in found.stdout
-    text = (tmp_path / "job.yaml").read_text()
-    assert [templates.value_of(text, key) for key in ("name", "preset", "steps")] == [
-        "asked",
-        "llama-3.2-1b",
-        "9",
-    ]
+    assert answers_in(tmp_path) == ["asked", "llama-3.2-1b", "9"]
+
+
+def answers_in(folder: Path) -> list[str]:
+    text = (folder / "job.yaml").read_text()
+    return [templates.value_of(text, key) for key in ("name", "preset", "steps")]
+
+
+@needs_script
+def test_a_wrong_answer_is_told_and_asked_for_again(tmp_path: Path):
+    answers = ["moon", "laptop", "no name", "mine", "lama", "tiny-gpt", "abc", "0", "30"]
+    found = at_terminal("init job.yaml", "".join(f"{answer}\n" for answer in answers), tmp_path)
+    assert found.returncode == 0, found.stdout
+    assert "no template is called moon" in found.stdout
+    assert "training.steps" in found.stdout
+    assert "Traceback" not in found.stdout
+    assert answers_in(tmp_path) == ["mine", "tiny-gpt", "30"]
+
+
+@needs_script
+def test_ctrl_c_at_a_question_is_exit_code_130(tmp_path: Path):
+    command = ["script", "-qec", f"{sys.executable} -m partrain init job.yaml", "/dev/null"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as asking:
+        assert asking.stdin is not None
+        assert asking.stdout is not None
+        said = b""
+        while b"[laptop]: " not in said:
+            said += asking.stdout.read(1)
+        asking.stdin.write(b"\x03")
+        assert asking.wait(timeout=30) == 130
+    assert list(tmp_path.iterdir()) == []

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from partrain.plan.plan import Plan
-from tests.cli.command import ROOT, job_file, partrain
+from tests.cli.command import JOB, ROOT, job_file, partrain
 
 CHOSEN = {
     "dp": 1,
@@ -63,3 +65,38 @@ def test_a_damaged_plan_is_refused(tmp_path: Path):
     shown = partrain("launch", str(broken), "--dry-run")
     assert shown.code == 2
     assert "is not a plan of this version" in shown.err
+
+
+@pytest.mark.parametrize("content", ["mine", '{"version": 1}', ""])
+def test_out_replaces_no_file_that_is_no_plan(content: str, tmp_path: Path):
+    job, other = job_file(tmp_path), tmp_path / "other"
+    other.write_text(content)
+    for out, text in ((job, job.read_text()), (other, content)):
+        shown = partrain("plan", str(job), "--out", str(out))
+        assert (shown.code, out.read_text()) == (2, text)
+        assert "nothing is overwritten" in shown.err
+
+
+def test_out_renews_a_plan(tmp_path: Path):
+    job, out = job_file(tmp_path), tmp_path / "plan"
+    assert partrain("plan", str(job), "--out", str(out)).code == 0
+    assert partrain("plan", str(job), "--out", str(out), "--set", "training.steps=7").code == 0
+    assert Plan.from_json(out.read_text()).training.steps == 7
+
+
+def test_out_in_a_folder_that_is_not_there_is_told(tmp_path: Path):
+    shown = partrain("plan", str(job_file(tmp_path)), "--out", str(tmp_path / "none" / "plan.json"))
+    assert shown.code == 2
+    assert "cannot be written: No such file or directory" in shown.err
+
+
+def test_values_of_the_environment_are_kept_in_the_file_alone(tmp_path: Path):
+    job, out = str(job_file(tmp_path, JOB + "launch: {env: {TOKEN: hf_1234}}\n")), tmp_path / "plan.json"
+    shown = partrain("plan", job, "--json", "--out", str(out))
+    assert json.loads(shown.out)["plan"]["env"] == {"TOKEN": "***"}
+    assert Plan.from_json(out.read_text()).env == {"TOKEN": "hf_1234"}
+    assert out.stat().st_mode & 0o077 == 0
+    out.write_text(json.dumps(json.loads(shown.out)["plan"]))
+    again = partrain("launch", str(out), "--dry-run")
+    assert again.code == 2
+    assert "env.TOKEN: its value was hidden when this plan was printed" in again.err

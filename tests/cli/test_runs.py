@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from partrain.run.folder import RunFolder
-from tests.cli.command import child, partrain
+from tests.cli.command import ROOT, child, partrain
 from tests.cli.run_folders import FAILED, STARTED, record, run_folder
 
 
@@ -96,3 +99,41 @@ def test_logs_show_the_end_of_a_ranks_log_and_no_control_characters(tmp_path: Pa
 def test_a_rank_without_a_log_is_told(tmp_path: Path):
     run_folder(tmp_path, "demo")
     assert partrain("logs", "demo", "--rank", "7", "--dir", str(tmp_path)).code == 2
+
+
+def test_a_log_that_is_a_link_is_not_read(tmp_path: Path):
+    folder = RunFolder(run_folder(tmp_path, "demo"))
+    folder.log(0).symlink_to("/etc/hostname")
+    shown = partrain("logs", "demo", "--dir", str(tmp_path))
+    assert (shown.code, shown.out) == (2, "")
+    assert "it is a link" in shown.err
+
+
+def test_a_rank_that_has_a_log_is_named_where_another_has_none(tmp_path: Path):
+    folder = RunFolder(run_folder(tmp_path, "demo"))
+    assert "--rank 0" not in partrain("logs", "demo", "--rank", "1", "--dir", str(tmp_path)).err
+    assert "--rank 0" not in partrain("logs", "demo", "--dir", str(tmp_path)).err
+    folder.log(0).write_text("said\n")
+    assert "--rank 0" in partrain("logs", "demo", "--rank", "1", "--dir", str(tmp_path)).err
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_logs_without_rights_are_told(tmp_path: Path):
+    folder = RunFolder(run_folder(tmp_path, "demo"))
+    folder.logs.chmod(0)
+    shown = partrain("logs", "demo", "--dir", str(tmp_path))
+    folder.logs.chmod(0o700)
+    assert shown.code == 2
+    assert "Permission denied" in shown.err
+
+
+@pytest.mark.torch
+def test_a_board_without_a_step_says_so(tmp_path: Path):
+    run_folder(tmp_path, "fresh", steps=0)
+    command = (sys.executable, "-m", "partrain", "board", "fresh", "--dir", str(tmp_path))
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as board:
+        assert board.stdout is not None
+        first = board.stdout.readline()
+        board.terminate()
+    assert first == "no step of fresh is recorded yet: the board stays empty until one is\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from partrain.run.folder import RunFolder
-from partrain.run.runs import new_run_folder
+from partrain.run.place import new_run_folder
 from tests.launch.launched import Launched, processes_of
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import partrain.launch.supervise as supervise_module
 from partrain.launch.events import Ended, Event, Failed, Recorded, Started
 from partrain.launch.supervise import supervise
 from partrain.run.failures import ranks_alike
@@ -98,6 +99,19 @@ def test_a_signal_to_the_launcher_ends_all(launch, folder, number, code):
     outcome = read_outcome(folder)
     assert (outcome.state, outcome.exit_code) == ("interrupted", code)
     assert outcome.message == f"ended by {number.name} after step 1 of 3"
+
+
+def test_a_signal_while_the_agent_starts_ends_the_run(folder, monkeypatch):
+    start = supervise_module._start_agent
+
+    def start_late(folder: RunFolder) -> object:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return start(folder)
+
+    monkeypatch.setattr(supervise_module, "_start_agent", start_late)
+    outcome = supervise(script_of(folder, ["work"]), folder, on_event=lambda event: None)
+    assert (outcome.state, outcome.exit_code) == ("interrupted", 143)
+    assert read_outcome(folder) == outcome
 
 
 def test_a_second_ctrl_c_does_not_wait(launch, folder):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partrain.launch.verdict import Progress, RankEnd, judge
+from partrain.launch.host import disk_shortage
+from partrain.launch.verdict import Host, Progress, RankEnd, judge
 from partrain.run.records import Failure
 
 RUNS, PART, WHOLE = None, Progress(4, 10), Progress(10, 10)
@@ -30,7 +31,7 @@ def end(rank, exit_code, *, at=1.0, kind="", message="E: x"):
     ],
 )
 def test_the_first_failing_rank_is_the_cause(ends, first):
-    assert judge(ends, PART, memory="").failure.rank == first
+    assert judge(ends, PART, Host()).failure.rank == first
 
 
 @pytest.mark.parametrize(
@@ -40,25 +41,41 @@ def test_the_first_failing_rank_is_the_cause(ends, first):
         (-11, "was killed by signal 11 (SIGSEGV): a crash in compiled code; its log shows where"),
         (-15, "was killed by signal 15 (SIGTERM)"),
         (-40, "was killed by signal 40"),
-        (2, "left with exit code 2; the end of its log may say why"),
+        (2, "left with exit code 2; the end of its log may say why; 0 B of disk"),
     ],
 )
 def test_an_end_is_put_in_words(exit_code, words):
-    outcome = judge([end(0, RUNS), end(1, exit_code)], PART, memory="1 GiB free")
+    outcome = judge([end(0, RUNS), end(1, exit_code)], PART, Host("1 GiB free", "0 B of disk"))
     assert outcome.message == f"rank 1 (dp 1, pp 0, tp 0) {words}"
     assert outcome.failure.step == 5
 
 
 def test_nothing_after_the_last_step_spoils_a_run():
-    outcome = judge([end(0, 0), end(1, -9), end(2, 75)], WHOLE, memory="")
+    outcome = judge([end(0, 0), end(1, -9), end(2, 75)], WHOLE, Host())
     assert (outcome.state, outcome.exit_code) == ("done", 0)
     assert outcome.message == "all 10 steps; rank 1, 2 did not end by itself after the last step"
 
 
 def test_a_rank_that_says_it_failed_after_the_last_step_is_heard():
-    assert judge([end(0, 0), end(1, 1, kind="error")], WHOLE, memory="").exit_code == 5
+    assert judge([end(0, 0), end(1, 1, kind="error")], WHOLE, Host()).exit_code == 5
 
 
 def test_ranks_that_all_leave_before_the_last_step_have_failed():
-    outcome = judge([end(0, 0), end(1, 0)], PART, memory="")
+    outcome = judge([end(0, 0), end(1, 0)], PART, Host())
     assert (outcome.exit_code, outcome.message) == (5, "all ranks left without an error at step 4 of 10")
+
+
+def test_a_full_disk_is_named_beside_an_error_and_beside_nothing_else():
+    ends = [end(0, 1, kind="error"), end(1, 75, kind="peer"), end(2, -6)]
+    outcome = judge(ends, PART, Host(disk="0 B of disk"))
+    assert outcome.message == "rank 0 (dp 0, pp 0, tp 0): E: x; 0 B of disk"
+    assert [failure.message for failure in outcome.other_failures] == [
+        "E: x",
+        "was killed by signal 6 (SIGABRT): compiled code gave up; its log says why",
+    ]
+
+
+def test_a_disk_is_spoken_of_when_it_has_too_little(tmp_path):
+    assert disk_shortage(tmp_path, little_bytes=0) == ""
+    assert disk_shortage(tmp_path, little_bytes=2**62).startswith(f"free disk space in {tmp_path} now ")
+    assert disk_shortage(tmp_path / "gone", little_bytes=2**62) == ""

@@ -19,6 +19,12 @@ def test_a_padded_vocabulary_is_said() -> None:
     assert sentence == "vocabulary 50257 is padded to 50272: a multiple of 8 on each of tp=2 shards"
 
 
+def test_a_vocabulary_in_one_shard_is_padded_to_a_multiple_of_8() -> None:
+    assert (
+        note(model=model("tiny", vocab_size=300), dp=8) == "vocabulary 300 is padded to 304: a multiple of 8"
+    )
+
+
 def test_idle_devices_are_said_with_the_dp_that_uses_them() -> None:
     assert note(tp=2) == "6 of 8 devices stay idle; dp: 4 would use 8"
     # 63 = 3 x 3 x 7: at most 7 of 8.

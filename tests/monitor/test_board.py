@@ -19,8 +19,10 @@ import pytest
 from partrain.errors import RunError
 from partrain.monitor.board import end_board, free_port, start_board, tunnel, wait_for_answer
 from partrain.run.folder import RunFolder
+from partrain.run.process import process_state
 from tests.cli.command import ROOT
 from tests.cli.run_folders import run_folder
+from tests.launch.launched import gone
 
 QUIET_PORT = 46006
 
@@ -80,6 +82,79 @@ def test_the_board_answers_says_the_tunnel_and_ends_with_the_command(tmp_path: P
     board.stdout.close()
     with pytest.raises(OSError, match=r".*"):
         urllib.request.urlopen(address[0], timeout=5)
+
+
+STANDS_IN = """
+import os, subprocess, sys, time
+child = subprocess.Popen((sys.executable, "-S", "-c", "import time; time.sleep(600)"))
+print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package in the place of TensorBoard: it starts a process, as TensorBoard does, and stays."""
+    package = tmp_path / "packages" / "tensorboard"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "main.py").write_text(STANDS_IN)
+    for path in (str(ROOT), str(package.parent)):
+        monkeypatch.setenv("PYTHONPATH", path, prepend=os.pathsep)
+    monkeypatch.syspath_prepend(package.parent)
+
+
+def started_by_board(log: Path) -> list[int]:
+    """The board and what it started, once both are there."""
+    deadline = time.monotonic() + 10
+    while not (log.exists() and log.read_text().endswith("\n")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return [int(word) for word in log.read_text().split()]
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_what_the_board_started_ends_with_it(tmp_path: Path):
+    log = tmp_path / "log"
+    process = start_board(tmp_path, port=1, log=log)
+    pids = started_by_board(log)
+    end_board(process)
+    assert gone(pids)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's promise is Linux's")
+@pytest.mark.usefixtures("stand_in")
+def test_a_board_does_not_outlive_a_command_that_is_killed(tmp_path: Path):
+    log = tmp_path / "log"
+    code = "import sys, time; from pathlib import Path; from partrain.monitor.board import start_board; "
+    code += "start_board(Path(sys.argv[1]), port=1, log=Path(sys.argv[1], 'log')); time.sleep(600)"
+    with subprocess.Popen((sys.executable, "-c", code, str(tmp_path))) as command:
+        board, child = started_by_board(log)
+        command.kill()
+    try:
+        assert process_ends(board)
+    finally:
+        os.kill(child, signal.SIGKILL)  # TensorBoard's own child ends with its standard input
+
+
+def process_ends(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while process_state(pid) is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return process_state(pid) is None
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_a_module_of_the_working_directory_is_not_the_boards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("runpy", "subprocess", "tensorboard"):
+        (here / f"{name}.py").write_text("raise SystemExit('taken from the working directory')")
+    monkeypatch.chdir(here)
+    log = tmp_path / "log"
+    process = start_board(tmp_path, port=1, log=log)
+    pids = started_by_board(log)
+    end_board(process)
+    assert gone(pids)
 
 
 @pytest.mark.torch

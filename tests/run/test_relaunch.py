@@ -52,6 +52,7 @@ def test_a_running_job_is_not_started_twice(tmp_path):
 )
 def test_a_run_that_is_over_is_said_to_be_and_kept(tmp_path, end, said):
     folder = relaunch(tmp_path, a_plan(), "", new=False)
+    folder.agent_log.touch()
     end(folder)
     before = {path: path.read_bytes() for path in folder.path.iterdir() if path.is_file()}
     with pytest.raises(RunChoiceError, match=said):
@@ -90,3 +91,15 @@ def test_a_plan_that_cannot_be_read_is_not_overwritten(tmp_path):
     folder.plan.write_text("{")
     with pytest.raises(RunChoiceError, match="cannot be read"):
         relaunch(tmp_path, a_plan(), "", new=False)
+
+
+def test_a_run_that_was_never_begun_does_not_hold_up_the_next(tmp_path):
+    lost(relaunch(tmp_path, a_plan(), "", new=False))  # its launcher ended before it started an agent
+    assert relaunch(tmp_path, a_plan(), "", new=False).path.name == "demo-2"
+
+
+def test_a_changed_secret_is_not_shown(tmp_path):
+    ended(relaunch(tmp_path, a_plan(env={"TOKEN": "before-0451"}), "", new=False))
+    with pytest.raises(RunChoiceError, match=r"env\.TOKEN: \*\*\* -> \*\*\*") as caught:
+        relaunch(tmp_path, a_plan(env={"TOKEN": "after-0451"}), "", new=False)
+    assert "0451" not in str(caught.value)

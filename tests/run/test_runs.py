@@ -7,24 +7,23 @@ import math
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from partrain.errors import RunError
 from partrain.run.folder import RunFolder, write_json
 from partrain.run.launcher import Launcher, read_launcher
 from partrain.run.metrics import MetricsTail, last_record, record_from
+from partrain.run.place import new_run_folder
 from partrain.run.process import host_mark, process_state
-from partrain.run.records import Outcome, StepRecord
+from partrain.run.records import Failure, Outcome, StepRecord, failure_from
 from partrain.run.runs import (
     RunChoiceError,
     find_run,
     list_runs,
-    new_run_folder,
     newest_run,
+    read_outcome,
     run_info,
     state_of,
 )
@@ -80,18 +79,6 @@ def test_a_run_is_found_by_its_name_or_path_and_a_slip_gets_the_nearest(tmp_path
 def test_a_name_that_is_none_finds_no_run(tmp_path, name):
     with pytest.raises(RunChoiceError, match="no run"):
         find_run(tmp_path, name)
-
-
-def test_the_folder_of_a_run_is_one_launchers_alone(tmp_path):
-    with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: new_run_folder(tmp_path, "demo").path.name, range(8)))
-    assert sorted(made) == sorted(["demo", *(f"demo-{number}" for number in range(2, 9))])
-
-
-def test_a_place_that_cannot_hold_runs_is_a_fault_of_the_job(tmp_path):
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(RunError, match="no run can be kept"):
-        new_run_folder(tmp_path / "runs", "demo")
 
 
 def test_a_run_stands_as_its_launcher_does(tmp_path):
@@ -165,6 +152,68 @@ def test_a_measured_number_that_json_cannot_spell_is_null_and_read_as_nan(value)
     assert math.isnan(record.grad_norm)
     assert record.mfu is None
     assert replace(record, loss=5.5, grad_norm=1.0) == RECORD
+
+
+def test_numbers_beyond_all_measure_are_no_record():
+    for change in ({"peak_bytes": 10**400}, {"tokens": -(10**30)}):
+        assert record_from(json.dumps({**asdict(RECORD), **change})) is None
+
+
+FAILURE = asdict(Failure(0, 1.0, "error", "E: x"))
+OUTCOME = {
+    **asdict(Outcome("failed", 5, "rank 0: E: x", 2.0)),
+    "failure": FAILURE,
+    "other_failures": [FAILURE],
+}
+
+
+def test_an_outcome_of_a_later_version_is_read(tmp_path):
+    folder = new_run_folder(tmp_path, "demo")
+    write_json(folder.outcome, {**OUTCOME, "energy_j": 1, "failure": {**FAILURE, "node": 3}})
+    outcome = read_outcome(folder)
+    assert (outcome.message, outcome.failure, len(outcome.other_failures)) == (
+        "rank 0: E: x",
+        failure_from(FAILURE),
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"message": 7},
+        {"exit_code": True},
+        {"finished": 1e300},
+        {"finished": None},
+        {"failure": [FAILURE]},
+        {"failure": {**FAILURE, "traceback": 5}},
+        {"failure": {**FAILURE, "step": "1"}},
+        {"failure": {"rank": 0}},
+        {"other_failures": 3},
+        {"other_failures": [{**FAILURE, "kind": None}]},
+        {"other_failures": ["x"]},
+    ],
+)
+def test_an_outcome_of_other_kinds_of_value_is_none(tmp_path, change):
+    folder = new_run_folder(tmp_path, "demo")
+    write_json(folder.outcome, {**OUTCOME, **change})
+    assert read_outcome(folder) is None
+    assert run_info(folder).state == "running"
+
+
+@pytest.mark.parametrize("started", [1e300, -1.0, math.nan, math.inf, "now", True, None])
+def test_a_start_that_no_calendar_knows_is_not_read(tmp_path, started):
+    folder = new_run_folder(tmp_path, "demo")
+    launched_by(folder, started=started)
+    assert read_launcher(folder) is None
+    assert list_runs(tmp_path)[0].started is None
+
+
+@pytest.mark.parametrize("steps", [True, -1, 10**4000, 1.5, "10", None, [10]])
+def test_steps_that_are_none_are_not_known(tmp_path, steps):
+    folder = new_run_folder(tmp_path, "demo")
+    write_json(folder.plan, {"training": {"steps": steps}})
+    assert run_info(folder).steps is None
 
 
 def fifo(path: Path) -> None:
