@@ -46,7 +46,7 @@ check: $(READY)
 	$(BIN)/typos
 
 test: check
-	$(BIN)/python -m pytest -m "not torch and not soak" --ignore=tests/engine
+	$(BIN)/python -m pytest -n 2 -m "not torch and not soak" --ignore=tests/engine
 	$(BIN)/python -m pytest -m "torch and not soak"
 
 soak: $(READY)

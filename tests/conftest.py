@@ -5,6 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine makes a single example slow; what is slow is measured in bench/.
+settings.register_profile("partrain", deadline=None)
+settings.load_profile("partrain")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Literal
 
-from partrain.spec.section import Bounds, Count
+from partrain.spec.section import Count
+from partrain.spec.training import Recompute
+
+ZeroStage = Literal[0, 1, 2, 3]
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Layout:
     """Pipeline stages."""
     tp: Count
     """Tensor-parallel shards."""
-    zero: Annotated[int, Bounds(ge=0, le=3)]
+    zero: ZeroStage
     """ZeRO stage."""
     sequence_parallel: bool
     """Residual stream split along the sequence inside a tensor group."""
@@ -26,7 +29,7 @@ class Layout:
     """Sequences a replica works on at once."""
     num_micro_batches: Count
     """Micro-batches a replica works through in one step."""
-    recompute: Annotated[str, Bounds(pattern="none|selective|full")]
+    recompute: Recompute
     """`none`, `selective` or `full`."""
     stage_bounds: tuple[int, ...]
     """Stage s holds the layers stage_bounds[s] to stage_bounds[s + 1] - 1; layer 0 is the embedding, the

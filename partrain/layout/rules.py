@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from partrain.errors import Reason
+from partrain.layout.layout import ZeroStage
 from partrain.spec.facts import MachineFacts
 from partrain.spec.model import ModelSpec
 from partrain.spec.numbers import divisors, listed, neighbours
+from partrain.spec.training import Precision
 
 MAX_CPU_RANKS = 64
 """Ranks on one machine without GPUs, where each is a process with libraries of its own: more is a slip."""
@@ -25,11 +27,11 @@ class Proposal:
     nodes: int
     sequence_length: int
     global_batch_size: int
-    precision: str
+    precision: Precision
     dp: int
     pp: int
     tp: int
-    zero: int
+    zero: ZeroStage
     sequence_parallel: bool
     micro_batch_size: int | None
     """None: left to be chosen, and none divides what each replica gets."""

@@ -10,6 +10,7 @@ from partrain.spec.facts import MachineFacts
 from partrain.spec.job import JobSpec
 from partrain.spec.model import ModelSpec
 from partrain.spec.numbers import divisors
+from partrain.spec.training import Precision, Recompute
 
 LARGEST_AUTO_MICRO_BATCH = 8
 """Sequences: matrix products of a decoder are wide enough by then, and activations grow with every one."""
@@ -23,7 +24,7 @@ class Choice:
     """A job's layout with every `auto` decided."""
 
     proposal: Proposal
-    recompute: str
+    recompute: Recompute
     origins: Mapping[str, str]
     """Key path of each `auto` -> why it became what it is."""
 
@@ -75,12 +76,8 @@ def _precision(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Proposa
     given = job.training.precision
     if given != "auto":
         return replace(wish, precision=given)
-    if wish.zero == 0:
-        precision, why = "fp32", "zero 0 is for fp32"
-    elif wish.machine.device == "cpu":
-        precision, why = "fp32", "on CPUs"
-    else:
-        precision, why = "bf16", "on GPUs"
+    precision: Precision = "bf16" if wish.machine.device != "cpu" and wish.zero else "fp32"
+    why = "zero 0 is for fp32" if not wish.zero else "on CPUs" if precision == "fp32" else "on GPUs"
     origins["training.precision"] = f"auto: {why}"
     return replace(wish, precision=precision)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
-from typing import cast
 
 import partrain
 from partrain.errors import Fault, InfeasibleError, Reason, SpecError
@@ -24,7 +23,6 @@ from partrain.spec.job import JobSpec
 from partrain.spec.load import Reading, is_doubtful, place_of
 from partrain.spec.model import ModelSpec
 from partrain.spec.resolve import resolve_model
-from partrain.spec.training import Precision
 
 SMALLEST_FIRST_STAGE = 2
 """Layers: the embedding costs next to nothing and has no weight without decay, it goes with a block."""
@@ -202,7 +200,7 @@ def _plan(job: JobSpec, *, model: ModelSpec, data: DatasetFacts, choice: Choice)
     training = TrainingPlan(
         sequence_length=wish.sequence_length,
         steps=_steps(job),
-        precision=cast(Precision, wish.precision),
+        precision=wish.precision,
         seed=job.training.seed,
         optimizer=job.training.optimizer,
         schedule=job.training.schedule,

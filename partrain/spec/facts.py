@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Literal
 
-from partrain.spec.section import Bounds, Count, Whole
+from partrain.spec.section import Count, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class DatasetFacts:
 class MachineFacts:
     """The devices of one node, and what they can do."""
 
-    device: Annotated[str, Bounds(pattern="cpu|cuda")]
+    device: Literal["cpu", "cuda"]
     """`cpu` or `cuda`."""
     name: str
     """Name of the device, as the catalogue or the driver has it."""

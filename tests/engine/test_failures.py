@@ -28,7 +28,9 @@ hardware: {node: cpu}
     [("parallel.zero=0",), ("parallel.pp=2", "parallel.tp=2"), ("training.precision=bf16", "parallel.dp=2")],
     ids=lambda options: " ".join(options),
 )
-def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     sets = [word for option in options for word in ("--set", option)]
     launched = subprocess.run(

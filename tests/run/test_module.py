@@ -17,7 +17,8 @@ ON_3_10 = (sys.executable, "-c", RUN_ON_3_10.format("json.tool"))
 def test_a_module_of_the_working_directory_is_not_run(tmp_path, command):
     for name in ("json", "runpy", "typing", "argparse", "torch"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('taken from the working directory')")
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    unsafe = ("PYTHONSAFEPATH", "PYTHONPATH")
+    environ = {name: value for name, value in os.environ.items() if name not in unsafe}
     found = subprocess.run(
         (*command, "--indent", "1"),
         cwd=tmp_path,
