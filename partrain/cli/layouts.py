@@ -13,6 +13,13 @@ _MOST_RANKS_SHOWN = 32
 """A larger rank map is cut in the middle: it follows one rule, and --json has the degrees."""
 
 
+HELD_BY_HOST = {
+    "none": "",
+    "optimizer": ", optimizer states in host memory",
+    "parameters": ", parameters and optimizer states in host memory",
+}
+
+
 def chosen(plan: Plan) -> dict[str, Any]:
     """The layout as `partrain plan --json` gives it."""
     layout = plan.layout
@@ -25,6 +32,7 @@ def chosen(plan: Plan) -> dict[str, Any]:
         "micro_batch_size": layout.micro_batch_size,
         "num_micro_batches": layout.num_micro_batches,
         "recompute": layout.recompute,
+        "offload": layout.offload,
     }
 
 
@@ -35,13 +43,14 @@ def show_layout(plan: Plan) -> None:
     kind = "cores" if machine.device == "cpu" else machine.name + memory
     tokens = layout.global_batch_size * plan.training.sequence_length
     split = ", sequence parallel" if layout.sequence_parallel else ""
+    host = HELD_BY_HOST[layout.offload]
     render.pairs(
         {
             "job": f"{plan.name}: {format_count(plan.parameters)} parameters, {plan.training.precision}",
             "data": plan.data.source,
             "hardware": f"{plan.nodes} x {machine.num_devices} {kind}, {machine.origin}",
             "layout": f"dp {layout.dp} x pp {layout.pp} x tp {layout.tp} = {_ranks(layout.world_size)}"
-            f", ZeRO {layout.zero}{split}",
+            f", ZeRO {layout.zero}{split}{host}",
             "recompute": layout.recompute,
             "batch": f"{layout.global_batch_size} sequences = dp {layout.dp} x {layout.num_micro_batches}"
             f" micro-batches of {layout.micro_batch_size}; {format_count(tokens)} tokens a step",

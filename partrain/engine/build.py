@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import deepspeed
 import torch
 from deepspeed.ops import __compatible_ops__
+from torch import nn
 
-from partrain.engine.groups import TensorGroup, tensor_group
+from partrain.engine.groups import Grid, TensorGroup, tensor_group, topology
+from partrain.engine.initial import materialise
 from partrain.engine.optimizer import ClippingAdamW, parameter_groups
 from partrain.engine.pipeline import pipeline_module
+from partrain.engine.row import number_held, row_module
 from partrain.errors import RunError
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.plan import Plan
@@ -35,18 +39,23 @@ def build_engine(plan: Plan, *, rank: int, device: torch.device) -> Any:
     Raises RunError when this rank's parameters are not those of the plan.
     """
     group = tensor_group(plan.layout, rank)
-    module = pipeline_module(
-        plan.model,
-        plan.layout,
+    values = partial(
+        materialise,
         group=group,
         seed=plan.training.seed,
         device=device,
         dtype=DTYPES[plan.training.precision],
     )
-    check_parameters(plan, rank, sum(p.numel() for p in module.parameters()))
+    grid = Grid(topology(plan.layout)) if plan.layout.zero > 1 else None
+    module: nn.Module
+    if grid is None:
+        module = pipeline_module(plan.model, plan.layout, group=group, materialise=values)
+    else:
+        module = row_module(plan, group=group, grid=grid, materialise=values)
+    check_parameters(plan, rank, sum(number_held(p) for p in module.parameters()))
     groups = parameter_groups(module.parameters(), plan.training.optimizer.weight_decay)
     engine, *_ = deepspeed.initialize(
-        model=module, model_parameters=groups, **_configuration(plan, groups, group)
+        model=module, model_parameters=groups, mpu=grid, **_configuration(plan, groups, group)
     )
     return engine
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
-from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+from deepspeed.runtime.pipe.topology import PipelineParallelGrid, PipeModelDataParallelTopology
 
 from partrain.layout.layout import Layout
 from partrain.layout.ranks import Coordinate, coordinate_of, groups_along, rank_of
@@ -35,6 +35,14 @@ def tensor_group(layout: Layout, rank: int) -> TensorGroup:
             mine = TensorGroup(ranks.index(rank), layout.tp, handle)
     assert mine is not None
     return mine
+
+
+class Grid(PipelineParallelGrid):
+    """DeepSpeed's groups for an engine without a pipeline, under the one name that the grid lacks."""
+
+    def get_tensor_model_parallel_group(self) -> Any:
+        """The tensor group of this rank."""
+        return self.get_slice_parallel_group()
 
 
 def topology(layout: Layout) -> PipeModelDataParallelTopology:

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import Tensor, nn
 
 from partrain.engine.groups import TensorGroup, topology
-from partrain.engine.initial import materialise
 from partrain.engine.modules import (
     Block,
     Embedding,
@@ -28,6 +26,9 @@ from partrain.model.decoder import HEAD
 from partrain.spec.model import ModelSpec
 
 Build = Callable[[], nn.Module]
+Loss = Callable[[Tensor, Tensor], Tensor]
+Materialise = Callable[[nn.Module], None]
+"""Gives the weights of a module that was built on the meta device their first values."""
 
 
 @dataclass(frozen=True)
@@ -97,39 +98,34 @@ class _Stages(PipelineModule):
         self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
 
 
+def loss_of(model: ModelSpec, group: TensorGroup) -> Loss:
+    """The loss of logits [B, T, V / tp] and labels [B, T], the same on every rank of `group`."""
+    head = weight_table(model)[HEAD]
+    return lambda logits, labels_BT: vocabulary_cross_entropy(logits, labels_BT, head, group)
+
+
 def part_bounds(parts: tuple[Part, ...], stage_bounds: tuple[int, ...]) -> tuple[int, ...]:
     """Bounds over parts from bounds over layers."""
     return tuple(sum(part.layer < bound for part in parts) for bound in stage_bounds)
 
 
 def pipeline_module(
-    model: ModelSpec,
-    layout: Layout,
-    *,
-    group: TensorGroup,
-    seed: int,
-    device: torch.device,
-    dtype: torch.dtype,
+    model: ModelSpec, layout: Layout, *, group: TensorGroup, materialise: Materialise
 ) -> PipelineModule:
     """This rank's stage with its first values, and the loss. Collective over the world."""
-    region = Region(group, layout.sequence_parallel)
-    parts = decoder_parts(model, region, layout.recompute)
-    head = weight_table(model)[HEAD]
+    parts = decoder_parts(model, Region(group, layout.sequence_parallel), layout.recompute)
 
     def with_values(build: Build) -> Build:
         def made() -> nn.Module:
             module = build()
-            materialise(module, group, seed=seed, device=device, dtype=dtype)
+            materialise(module)
             return module
 
         return made
-
-    def loss(logits: Tensor, labels_BT: Tensor) -> Tensor:
-        return vocabulary_cross_entropy(logits, labels_BT, head, group)
 
     specs = [
         _TiedSpec(part, with_values(part.build)) if part.tied else _Spec(with_values(part.build))
         for part in parts
     ]
     bounds = part_bounds(parts, layout.stage_bounds)
-    return _Stages(bounds, layers=specs, topology=topology(layout), loss_fn=loss)
+    return _Stages(bounds, layers=specs, topology=topology(layout), loss_fn=loss_of(model, group))

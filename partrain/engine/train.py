@@ -8,12 +8,14 @@ from math import isfinite
 from typing import Any
 
 import torch
+from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
 from partrain.data.sources import TokenSource
 from partrain.data.tokens import batch
 from partrain.engine.metrics import Recorder, peak_memory
 from partrain.engine.optimizer import ClippingAdamW
+from partrain.engine.row import mean_loss
 from partrain.errors import RunError
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.learning_rate import learning_rate
@@ -41,7 +43,8 @@ def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> tup
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     for group in optimizer.param_groups:
         group["lr"] = lr
-    loss = float(engine.train_batch(micro_batches))
+    pipelined = isinstance(engine, PipelineEngine)
+    loss = float(engine.train_batch(micro_batches)) if pipelined else mean_loss(engine, micro_batches)
     norm = optimizer.grad_norm if isinstance(optimizer, ClippingAdamW) else engine.get_global_grad_norm()
     return loss, float(norm)
 

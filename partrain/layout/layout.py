@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from partrain.spec.parallel import Offload
 from partrain.spec.section import Count
 from partrain.spec.training import Recompute
 
@@ -34,6 +35,8 @@ class Layout:
     stage_bounds: tuple[int, ...]
     """Stage s holds the layers stage_bounds[s] to stage_bounds[s + 1] - 1; layer 0 is the embedding, the
     last one the head."""
+    offload: Offload = "none"
+    """What is kept in host memory."""
 
     @property
     def world_size(self) -> int:

@@ -65,10 +65,18 @@ def ranks_share_cores(wish: Proposal) -> str | None:
     return f"{wish.world_size} ranks share {cores} cores: this shows that it works, not how fast it is"
 
 
+def offload_to_itself(wish: Proposal) -> str | None:
+    """Without GPUs the device's memory is the host's."""
+    if wish.offload == "none" or wish.machine.device != "cpu":
+        return None
+    return f"offload={wish.offload} saves nothing on a CPU, whose memory is the host's"
+
+
 NOTES: tuple[Callable[[Proposal], str | None], ...] = (
     padded_vocabulary,
     idle_devices,
     bubble,
     tensor_group_across_nodes,
     ranks_share_cores,
+    offload_to_itself,
 )

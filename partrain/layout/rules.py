@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import gcd, prod
 
@@ -11,6 +11,7 @@ from partrain.layout.layout import ZeroStage
 from partrain.spec.facts import MachineFacts
 from partrain.spec.model import ModelSpec
 from partrain.spec.numbers import divisors, listed, neighbours
+from partrain.spec.parallel import Offload
 from partrain.spec.training import Precision
 
 MAX_CPU_RANKS = 64
@@ -35,6 +36,7 @@ class Proposal:
     sequence_parallel: bool
     micro_batch_size: int | None
     """None: left to be chosen, and none divides what each replica gets."""
+    offload: Offload = "none"
 
     @property
     def world_size(self) -> int:
@@ -155,7 +157,30 @@ def sharded_gradients_have_no_pipeline(wish: Proposal) -> Reason | None:
         ("parallel.zero", "parallel.pp"),
         f"zero={wish.zero} does not go with a pipeline (pp={wish.pp})",
         allowed="zero 1 with a pipeline, or pp 1",
-        fix="zero: 1, or pp: 1",
+        fix="zero: 1, or pp: 1" if wish.offload == "none" else "pp: 1, or zero: 1 with offload: none",
+    )
+
+
+OFFLOADS: Mapping[Offload, tuple[ZeroStage, ...]] = {
+    "none": (0, 1, 2, 3),
+    "optimizer": (2, 3),
+    "parameters": (3,),
+}
+"""What is offloaded -> the ZeRO stages that can do it."""
+
+
+def offload_has_shards_to_move(wish: Proposal) -> Reason | None:
+    """Optimizer states go to the host with their share of the gradients, parameters with their own shares."""
+    stages = OFFLOADS[wish.offload]
+    if wish.zero in stages:
+        return None
+    could = [f"offload: {other}" for other, legal in OFFLOADS.items() if wish.zero in legal]
+    named = listed(stages, last=" or ")
+    return Reason(
+        ("parallel.offload", "parallel.zero"),
+        f"offload={wish.offload} does not go with zero={wish.zero}",
+        allowed=f"offload {wish.offload} with zero {named}",
+        fix=f"zero: {named}; or {could[-1]}",
     )
 
 
@@ -223,6 +248,7 @@ RULES: tuple[Callable[[Proposal], Reason | None], ...] = (
     zero_0_is_for_fp32,
     zero_0_has_no_pipeline,
     sharded_gradients_have_no_pipeline,
+    offload_has_shards_to_move,
     sequence_parallel_has_a_tensor_group,
     sequence_parallel_divides_the_sequence,
     world_fits_the_hardware,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from partrain.layout.rules import Proposal, tensor_degrees
+from partrain.layout.rules import OFFLOADS, Proposal, tensor_degrees
 from partrain.spec.facts import MachineFacts
 from partrain.spec.job import JobSpec
 from partrain.spec.model import ModelSpec
@@ -53,9 +53,10 @@ def choose(job: JobSpec, *, model: ModelSpec | None, machine: MachineFacts) -> C
         dp=_one(parallel.dp, "parallel.dp", origins),
         pp=_one(parallel.pp, "parallel.pp", origins),
         tp=_one(parallel.tp, "parallel.tp", origins),
-        zero=1 if parallel.zero == "auto" else parallel.zero,
+        zero=max(1, OFFLOADS[parallel.offload][0]) if parallel.zero == "auto" else parallel.zero,
         sequence_parallel=parallel.sequence_parallel is True,
         micro_batch_size=None,
+        offload=parallel.offload,
     )
     for decide in (_precision, _zero, _tensor_group, _sequence_parallel, _micro_batch):
         proposal = decide(job, proposal, origins)
@@ -85,6 +86,9 @@ def _precision(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Proposa
 def _zero(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Proposal:
     """Without replicas there is nothing to shard, and the flat copies of ZeRO cost 4 % of a step."""
     if job.parallel.zero != "auto":
+        return wish
+    if wish.offload != "none":
+        origins["parallel.zero"] = f"auto: the lowest that can offload {wish.offload}"
         return wish
     if wish.dp == 1 and wish.pp == 1 and wish.precision == "fp32":
         origins["parallel.zero"] = "auto: one replica has nothing to shard"

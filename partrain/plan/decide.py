@@ -175,6 +175,7 @@ def _layout(model: ModelSpec, choice: Choice) -> Layout:
         stage_bounds=balanced_bounds(
             layer_flops(model, wish.sequence_length), wish.pp, min_first=SMALLEST_FIRST_STAGE
         ),
+        offload=wish.offload,
     )
 
 

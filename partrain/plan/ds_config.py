@@ -16,6 +16,14 @@ MAX_BUCKET = 500_000_000
 """Elements of a communication bucket at most: DeepSpeed's default, which a small model need not allocate."""
 
 
+MAX_PREFETCH, MAX_LIVE = 50_000_000, 1_000_000_000
+"""Parameters that ZeRO 3 gathers ahead of their use, and has gathered at once: DeepSpeed's defaults."""
+
+MAX_PERSISTENT = 100_000
+"""Elements of a weight that ZeRO 3 leaves whole on every rank at most: gathering it would cost more than it
+saves. DeepSpeed's default, which would leave all of a small model whole."""
+
+
 def deepspeed_config(
     training: TrainingPlan, layout: Layout, *, rank_parameters: int, raw: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -36,6 +44,8 @@ def deepspeed_config(
             "reduce_bucket_size": bucket,
             "allgather_bucket_size": bucket,
             "overlap_comm": False,
+            **_sharded_parameters(layout, rank_parameters),
+            **_offloaded(layout),
         },
         "bf16": {"enabled": training.precision == "bf16", "check_grad_overflow": False},
         "pipeline": {
@@ -51,6 +61,26 @@ def deepspeed_config(
     if training.precision == "bf16":
         config["data_types"] = {"grad_accum_dtype": "fp32"}
     return merged(config, raw)
+
+
+def _sharded_parameters(layout: Layout, rank_parameters: int) -> dict[str, Any]:
+    if layout.zero < 3:
+        return {}
+    return {
+        "stage3_prefetch_bucket_size": min(rank_parameters, MAX_PREFETCH),
+        "stage3_param_persistence_threshold": min(rank_parameters // 1000, MAX_PERSISTENT),
+        "stage3_max_live_parameters": MAX_LIVE,
+        "stage3_max_reuse_distance": MAX_LIVE,
+        "stage3_gather_16bit_weights_on_model_save": False,
+        "sub_group_size": MAX_LIVE,
+    }
+
+
+def _offloaded(layout: Layout) -> dict[str, Any]:
+    host = {"device": "cpu", "pin_memory": True}
+    if layout.offload == "none":
+        return {}
+    return {"offload_optimizer": host, **({"offload_param": host} if layout.offload == "parameters" else {})}
 
 
 def _optimizer(training: TrainingPlan) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any
 
 from partrain.errors import Fault, Reason
-from partrain.layout.layout import Layout
 from partrain.layout.rules import Proposal, reasons
 from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters
@@ -37,8 +36,7 @@ def plan_faults(plan: Plan) -> tuple[Fault, ...]:
 
     What follows from the rest of the plan is judged only when the rest is right.
     """
-    judged = (*_model_reasons(plan), *reasons(_proposal(plan)), *_stage_reasons(plan))
-    against = (*_planned_reasons(plan.layout), *judged)
+    against = (*_model_reasons(plan), *reasons(_proposal(plan)), *_stage_reasons(plan))
     found = [Fault(_place(reason), reason.message, reason.allowed, reason.fix) for reason in against]
     return (*found, *_control_characters(plan), *_hidden(plan.env), *(() if found else _differences(plan)))
 
@@ -46,13 +44,6 @@ def plan_faults(plan: Plan) -> tuple[Fault, ...]:
 def _place(reason: Reason) -> str:
     path = reason.paths[0]
     return _PLACES.get(path, path.replace("parallel.", "layout.", 1))
-
-
-def _planned_reasons(layout: Layout) -> tuple[Reason, ...]:
-    """As with a job, where `spec.planned` tells."""
-    if layout.zero < 2:
-        return ()
-    return (Reason(("layout.zero",), f"{layout.zero} is planned, not in this version", "0 or 1", "zero: 1"),)
 
 
 def _model_reasons(plan: Plan) -> tuple[Reason, ...]:
@@ -77,6 +68,7 @@ def _proposal(plan: Plan) -> Proposal:
         zero=layout.zero,
         sequence_parallel=layout.sequence_parallel,
         micro_batch_size=layout.micro_batch_size,
+        offload=layout.offload,
     )
 
 

@@ -30,6 +30,7 @@ def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
         "tp": layout.tp,
         "sequence_parallel": layout.sequence_parallel,
         "zero": layout.zero,
+        "offload": layout.offload,
     }
     machine = plan.machine
     there = "cpu" if machine.device == "cpu" else f"{machine.num_devices}x {machine.name}"

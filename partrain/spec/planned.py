@@ -48,8 +48,6 @@ PLANNED = (
     Planned("training.attention", "leave it out: torch chooses the kernel"),
     Planned("training.optimizer.name", "name: adamw", ("lion", "muon", "adamw8bit", "adafactor", "sgd")),
     Planned("training.schedule.name", "name: cosine, linear or constant", ("wsd", "inverse_sqrt")),
-    Planned("parallel.zero", "zero: 1", (2, 3)),
-    Planned("parallel.offload", "leave it out: nothing is offloaded"),
     Planned("parallel.cp", "leave it out: sequences are not split over devices"),
     Planned("parallel.ep", "leave it out: there are no expert layers"),
     Planned("hardware.spare_nodes", "leave it out: no node is held in reserve"),

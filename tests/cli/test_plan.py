@@ -16,6 +16,7 @@ CHOSEN = {
     "tp": 1,
     "sequence_parallel": False,
     "zero": 1,
+    "offload": "none",
     "micro_batch_size": 1,
     "num_micro_batches": 8,
     "recompute": "none",

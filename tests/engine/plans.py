@@ -7,6 +7,7 @@ from itertools import combinations, product
 from typing import Any
 
 from partrain.layout.layout import Layout
+from partrain.layout.rules import OFFLOADS
 from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_parameters
 from partrain.plan.ds_config import deepspeed_config
@@ -63,6 +64,7 @@ class Case:
     bounds: tuple[int, ...] = ()
     grad_clip: float = 1.0
     steps: int = 3
+    offload: str = "none"
     sabotage: str = ""
 
     @property
@@ -80,7 +82,7 @@ class Case:
         ]
         names += ["sp"] * self.sequence_parallel + ["tied"] * self.tied + [self.recompute]
         names += [f"micro{self.num_micro_batches}", f"steps{self.steps}"] + ["uneven"] * bool(self.bounds)
-        names += ["unclipped"] * (not self.grad_clip)
+        names += ["unclipped"] * (not self.grad_clip) + [f"offload_{self.offload}"] * (self.offload != "none")
         return "-".join(names + [self.sabotage.replace(" ", "_")] * bool(self.sabotage))
 
 
@@ -100,6 +102,7 @@ def plan_of(case: Case) -> Plan:
         num_micro_batches=case.num_micro_batches,
         recompute=case.recompute,
         stage_bounds=case.bounds or balanced_bounds(layer_flops(model, SEQUENCE), case.pp),
+        offload=case.offload,
     )
     training = TrainingPlan(
         sequence_length=SEQUENCE,
@@ -146,7 +149,7 @@ def legal_layouts(largest_world: int) -> list[dict[str, Any]]:
     degrees = range(1, largest_world + 1)
     return [
         {"dp": dp, "pp": pp, "tp": tp, "zero": zero, "sequence_parallel": split}
-        for dp, pp, tp, zero, split in product(degrees, degrees, degrees, (0, 1), (False, True))
+        for dp, pp, tp, zero, split in product(degrees, degrees, degrees, (0, 1, 2, 3), (False, True))
         if dp * pp * tp <= largest_world
         and GLOBAL_BATCH % dp == 0
         and pp <= SIZES["num_layers"] + 1
@@ -168,16 +171,17 @@ def covering_cases(largest_world: int) -> list[Case]:
     for layout in legal_layouts(largest_world):
         wider = {**layout, "dp": layout["dp"] > 1, "pp": layout["pp"] > 1, "tp": layout["tp"] > 1}
         best: tuple[int, dict[str, Any]] = (-1, {})
-        for recompute, tied, several, shape in product(
-            ("none", "selective", "full"), (False, True), (False, True), tuple(SHAPES)
+        offloads = [name for name, stages in OFFLOADS.items() if layout["zero"] in stages]
+        for values in product(
+            ("none", "selective", "full"), (False, True), (False, True), tuple(SHAPES), offloads
         ):
-            knobs = {"recompute": recompute, "tied": tied, "several": several, "shape": shape}
+            knobs = dict(zip(("recompute", "tied", "several", "shape", "offload"), values, strict=True))
             new = len(set(pairs({**wider, **knobs})) - seen)
             best = max(best, (new, knobs), key=lambda item: item[0])
         knobs = best[1]
         seen |= set(pairs({**wider, **knobs}))
         number = _most_micro_batches(layout["dp"]) if knobs.pop("several") else 1
-        steps = 10 if len(cases) % 5 == 4 else 3
+        steps = 10 if len(cases) % 8 == 7 else 3
         cases.append(Case(**layout, **knobs, num_micro_batches=number, steps=steps))
     return cases
 

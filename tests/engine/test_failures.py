@@ -25,7 +25,13 @@ hardware: {node: cpu}
 
 @pytest.mark.parametrize(
     "options",
-    [("parallel.zero=0",), ("parallel.pp=2", "parallel.tp=2"), ("training.precision=bf16", "parallel.dp=2")],
+    [
+        ("parallel.zero=0",),
+        ("parallel.pp=2", "parallel.tp=2"),
+        ("training.precision=bf16", "parallel.dp=2"),
+        ("parallel.zero=2", "parallel.tp=2", "training.precision=bf16"),
+        ("parallel.zero=3", "parallel.dp=2", "parallel.offload=parameters"),
+    ],
     ids=lambda options: " ".join(options),
 )
 def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(

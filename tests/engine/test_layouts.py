@@ -8,6 +8,7 @@ from itertools import product
 
 import pytest
 
+from partrain.layout.rules import OFFLOADS
 from tests.engine import plain
 from tests.engine.plans import SHAPES, Case, covering_cases, pairs, plan_of
 from tests.engine.processes import Losses, run_cases
@@ -46,6 +47,10 @@ BF16 = [
         {"dp": 3, "num_micro_batches": 2},
         {"dp": 2, "pp": 2, "tp": 2, "num_micro_batches": 3},
         {"dp": 2, "pp": 2, "tp": 2, "sequence_parallel": True, "recompute": "selective", "tied": True},
+        {"dp": 2, "zero": 2, "num_micro_batches": 4},
+        {"dp": 2, "zero": 3, "num_micro_batches": 4, "offload": "parameters", "tied": True},
+        {"tp": 2, "zero": 2, "num_micro_batches": 3, "offload": "optimizer", "shape": "gpt2"},
+        {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True, "num_micro_batches": 3, "recompute": "full"},
     )
 ]
 CONTROLS = [
@@ -107,14 +112,17 @@ def test_the_cases_cover_every_layout_and_every_pair_of_knobs() -> None:
         "pp": (False, True),
         "tp": (False, True),
         "sequence_parallel": (False, True),
-        "zero": (0, 1),
+        "zero": (0, 1, 2, 3),
+        "offload": tuple(OFFLOADS),
         "recompute": ("none", "selective", "full"),
         "tied": (False, True),
         "several": (False, True),
         "shape": tuple(SHAPES),
     }
-    impossible = {  # zero 0 has no pipeline, sequence parallelism needs a tensor group
-        (("pp", True), ("zero", 0)),
+    impossible = {  # a pipeline takes zero 1 alone, sequence parallelism needs a tensor group
+        *((("pp", True), ("zero", zero)) for zero in (0, 2, 3)),
+        *((("offload", name), ("pp", True)) for name, legal in OFFLOADS.items() if 1 not in legal),
+        *((("offload", name), ("zero", z)) for name, legal in OFFLOADS.items() for z in {0, 1, 2} - {*legal}),
         (("sequence_parallel", True), ("tp", False)),
     }
     wanted = {
@@ -125,6 +133,7 @@ def test_the_cases_cover_every_layout_and_every_pair_of_knobs() -> None:
         axes = {axis: getattr(case, axis) > 1 for axis in ("dp", "pp", "tp")}
         others = {"recompute": case.recompute, "tied": case.tied, "shape": case.shape}
         others |= {"sequence_parallel": case.sequence_parallel, "zero": case.zero}
+        others |= {"offload": case.offload}
         met |= set(pairs({**axes, **others, "several": case.num_micro_batches > 1}))
     assert wanted - impossible <= met
     assert {case.dp for case in FP32} >= {1, 2, 3, 4, 6, 8}

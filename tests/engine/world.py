@@ -9,8 +9,10 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from partrain.data.sources import open_source
 from partrain.engine.build import build_engine, join_world
@@ -21,6 +23,7 @@ from partrain.plan.plan import Plan
 from tests.engine import sabotage
 
 CPU = torch.device("cpu")
+LINEAR = F.linear
 
 
 def run(plan: Plan, steps: int) -> list[tuple[float, float]]:
@@ -36,8 +39,22 @@ def run(plan: Plan, steps: int) -> list[tuple[float, float]]:
         replica = coordinate_of(rank, plan.layout).dp
         micro_batches = batches(source, plan, step=step, replica=replica, device=CPU)
         result.append(train_step(engine, micro_batches, lr=lr))
+    if plan.layout.zero == 3:
+        check_shares(engine, plan)
     engine.destroy()
+    # Building a ZeRO 3 engine replaces this function for the whole process and leaves it so.
+    F.linear = LINEAR
     return result
+
+
+def check_shares(engine: Any, plan: Plan) -> None:
+    """Under ZeRO 3 a rank holds its share of every weight, and between steps nothing large is whole."""
+    largest = plan.deepspeed["zero_optimization"]["stage3_param_persistence_threshold"]
+    parameters = list(engine.module.parameters())
+    for parameter in parameters:
+        assert parameter.ds_tensor.ds_numel == -(-parameter.ds_numel // plan.layout.dp)
+        assert parameter.numel() <= largest, parameter.entry.name
+    assert any(parameter.ds_numel > largest for parameter in parameters)
 
 
 def main(plans: Path, results: Path) -> None:

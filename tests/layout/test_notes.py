@@ -52,3 +52,9 @@ def test_a_tensor_group_across_nodes_is_a_note() -> None:
 def test_ranks_that_share_cores_are_a_note() -> None:
     assert note(machine=CPU, dp=4).startswith("4 ranks share 2 cores")
     assert notes(proposal(machine=CPU)) == ()
+
+
+def test_offload_on_a_cpu_is_said_to_save_nothing() -> None:
+    sentence = "offload=optimizer saves nothing on a CPU, whose memory is the host's"
+    assert note(machine=CPU, zero=2, offload="optimizer") == sentence
+    assert notes(proposal(dp=8, zero=2, offload="optimizer")) == ()

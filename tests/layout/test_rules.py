@@ -110,6 +110,21 @@ def test_zero_0_is_for_fp32_without_a_pipeline() -> None:
     assert only(zero=0, precision="fp32", pp=2).message == "zero=0 does not go with a pipeline (pp=2)"
 
 
+@pytest.mark.parametrize(
+    ("offload", "zero", "fix"),
+    [
+        ("optimizer", 1, "zero: 2 or 3; or offload: none"),
+        ("parameters", 1, "zero: 3; or offload: none"),
+        ("parameters", 2, "zero: 3; or offload: optimizer"),
+    ],
+)
+def test_offload_needs_a_stage_that_shards_what_is_offloaded(offload: str, zero: int, fix: str) -> None:
+    found = only(offload=offload, zero=zero)
+    assert found.message == f"offload={offload} does not go with zero={zero}"
+    assert found.fix == fix
+    assert reasons(proposal(offload=offload, zero=3)) == ()
+
+
 @pytest.mark.parametrize("zero", [2, 3])
 def test_sharded_gradients_do_not_go_with_a_pipeline(zero: int) -> None:
     assert reasons(proposal(zero=zero)) == ()

@@ -33,6 +33,13 @@ def test_an_auto_zero_shards_where_there_is_something_to_shard_or_no_other_way(
     assert chosen(override).proposal.zero == zero
 
 
+@pytest.mark.parametrize(("offload", "zero"), [("optimizer", 2), ("parameters", 3)])
+def test_an_auto_zero_is_the_lowest_that_can_offload(offload: str, zero: int) -> None:
+    choice = chosen(f"parallel.offload={offload}")
+    assert choice.proposal.zero == zero
+    assert choice.origins["parallel.zero"] == f"auto: the lowest that can offload {offload}"
+
+
 def test_every_auto_says_why() -> None:
     assert set(chosen().origins) == {
         "parallel.dp",

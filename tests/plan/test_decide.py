@@ -154,7 +154,14 @@ def test_the_resolved_job_shows_what_was_decided() -> None:
     job, plan = read().job, planned()
     assert job is not None
     view = resolved_job(job, plan)
-    assert view["parallel"] == {"dp": 1, "pp": 2, "tp": 2, "sequence_parallel": True, "zero": 1}
+    assert view["parallel"] == {
+        "dp": 1,
+        "pp": 2,
+        "tp": 2,
+        "sequence_parallel": True,
+        "zero": 1,
+        "offload": "none",
+    }
     assert view["model"]["preset"] == "tiny"
     assert view["model"]["hidden_size"] == 128
     assert view["hardware"] == {"nodes": 1, "node": "cpu"}

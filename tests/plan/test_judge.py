@@ -56,10 +56,8 @@ def test_the_rules_of_layouts_hold_for_plans() -> None:
     found = faults(layout__tp=3, layout__zero=0)
     assert found["layout.tp"].startswith("tp=3 does not divide num_heads=4")
     assert found["layout.zero"] == "zero=0 does not go with a pipeline (pp=2)"
-
-
-def test_what_is_planned_for_jobs_is_planned_for_plans() -> None:
-    assert faults(layout__zero=3, layout__pp=1)["layout.zero"] == "3 is planned, not in this version"
+    found = faults(layout__offload="parameters")
+    assert found["layout.offload"] == "offload=parameters does not go with zero=1"
 
 
 def test_more_ranks_than_the_machine_has_room_for_are_told() -> None:

@@ -160,6 +160,7 @@ def test_an_option_replaces_a_section() -> None:
         "tp": "auto",
         "sequence_parallel": "auto",
         "zero": "auto",
+        "offload": "none",
     }
 
 

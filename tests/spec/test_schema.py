@@ -70,7 +70,7 @@ def test_bounds_and_choices_are_there() -> None:
         "description": "",
     }
     assert entry(("parallel", "zero"))["anyOf"] == [
-        {"enum": [0, 1], "type": "integer"},
+        {"enum": [0, 1, 2, 3], "type": "integer"},
         {"const": "auto", "type": "string"},
     ]
     assert entry(("training", "optimizer", "betas"))["maxItems"] == 2
@@ -97,7 +97,8 @@ def test_an_example_is_right_by_the_schema_too(file: Path) -> None:
         ("data.train", "data: {train: ''}"),
         ("training", "training: {sequence_length: 128}"),
         ("parallel.tp", "parallel: {tp: 0}"),
-        ("parallel.zero", "parallel: {zero: 2}"),
+        ("parallel.zero", "parallel: {zero: 4}"),
+        ("parallel.offload", "parallel: {offload: nvme}"),
         ("parallel.sequence_parallel", "parallel: {sequence_parallel: 'on'}"),
         ("model.dropout", "model: {dropout: 1}"),
         ("model.bias", "model: {bias: null}"),
