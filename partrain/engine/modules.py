@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ from partrain.engine.tensor_parallel import (
 )
 from partrain.model.decoder import EMBEDDING, HEAD, POSITIONS, block_prefix, decoder_weights
 from partrain.model.weights import Weight
-from partrain.spec.model import ModelSpec
+from partrain.spec.model import GATED, ModelSpec
 
 Table = Mapping[str, Weight]
 
@@ -33,7 +33,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "swiglu": F.silu,
+    "geglu_tanh": lambda x: F.gelu(x, approximate="tanh"),
 }
+"""Of the gate, where there is one."""
 
 
 def weight_table(model: ModelSpec) -> Table:
@@ -45,13 +47,14 @@ def weight_table(model: ModelSpec) -> Table:
 def rotary_table(
     model: ModelSpec, length: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [T, D], the two halves of a head equal (Su et al. 2021, in GPT-NeoX's order)."""
-    index = torch.arange(0, model.head_size, 2, device=device, dtype=torch.float32)
-    frequency = model.rope_theta ** (-index / model.head_size)
+    """Cosines and sines [T, R] of the R rotated elements of a head, their two halves equal (Su et al. 2021,
+    in GPT-NeoX's order)."""
+    index = torch.arange(0, model.rotary_size, 2, device=device, dtype=torch.float32)
+    frequency = model.rope_theta ** (-index / model.rotary_size)
     if model.rope_scaling is not None:
         frequency = _scaled(frequency, model)
-    angle_TD = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency).repeat(1, 2)
-    return angle_TD.cos().to(dtype), angle_TD.sin().to(dtype)
+    angle_TR = torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency).repeat(1, 2)
+    return angle_TR.cos().to(dtype), angle_TR.sin().to(dtype)
 
 
 def _scaled(frequency: Tensor, model: ModelSpec) -> Tensor:
@@ -64,28 +67,36 @@ def _scaled(frequency: Tensor, model: ModelSpec) -> Tensor:
     return frequency * keep + frequency / wish.factor * (1 - keep)
 
 
-def rotated(x_BTND: Tensor, cos_TD: Tensor, sin_TD: Tensor) -> Tensor:
-    """`x` with each pair (i, i + D/2) turned by its position's angle."""
+def rotated(x_BTND: Tensor, cos_TR: Tensor, sin_TR: Tensor) -> Tensor:
+    """`x` with each pair (i, i + R/2) of its first R elements turned by its position's angle."""
+    size = cos_TR.shape[-1]
+    if size < x_BTND.shape[-1]:
+        return torch.cat((rotated(x_BTND[..., :size], cos_TR, sin_TR), x_BTND[..., size:]), dim=-1)
     first, second = x_BTND.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
-    return x_BTND * cos_TD.unsqueeze(1) + turned * sin_TD.unsqueeze(1)
+    return x_BTND * cos_TR.unsqueeze(1) + turned * sin_TR.unsqueeze(1)
 
 
 class Norm(nn.Module):
-    """RMSNorm or LayerNorm over H, outside the region."""
+    """RMSNorm or LayerNorm over H, outside the region; `per_head`: over D, inside it."""
 
-    def __init__(self, model: ModelSpec, table: Table, name: str, region: Region) -> None:
+    def __init__(
+        self, model: ModelSpec, table: Table, name: str, region: Region, *, per_head: bool = False
+    ) -> None:
         super().__init__()
-        self.region, self.eps = region, model.norm_eps
+        self.whole = region.inside if per_head else region.outside
+        self.eps, self.zero_centered = model.norm_eps, model.zero_centered_norm
         self.weight = parameter(table[f"{name}.weight"], region.group)
         bias = table.get(f"{name}.bias")
         self.bias = parameter(bias, region.group) if bias else None
 
-    def forward(self, x_BSH: Tensor) -> Tensor:
-        weight = self.region.outside(self.weight)
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.whole(self.weight)
+        if self.zero_centered:  # 1 + w in 16 bits would lose w
+            return F.rms_norm(x.float(), weight.shape, weight.float() + 1, self.eps).to(x.dtype)
         if self.bias is None:
-            return F.rms_norm(x_BSH, weight.shape, weight, self.eps)
-        return F.layer_norm(x_BSH, weight.shape, weight, self.region.outside(self.bias), self.eps)
+            return F.rms_norm(x, weight.shape, weight, self.eps)
+        return F.layer_norm(x, weight.shape, weight, self.whole(self.bias), self.eps)
 
 
 def _column(table: Table, name: str, region: Region) -> ColumnLinear:
@@ -104,26 +115,46 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.model, self.recompute = model, recompute
+        self.core = partial(attention_core, window=model.sliding_window)
         self.query = _column(table, f"{prefix}.query", region)
         self.key = _column(table, f"{prefix}.key", region)
         self.value = _column(table, f"{prefix}.value", region)
+        self.query_norm = self.key_norm = None
+        if model.qk_norm:
+            self.query_norm = Norm(model, table, f"{prefix}.query_norm", region, per_head=True)
+            self.key_norm = Norm(model, table, f"{prefix}.key_norm", region, per_head=True)
         self.output = _row(table, f"{prefix}.output", region)
 
     def forward(self, x_BTH: Tensor) -> Tensor:
         heads = (*x_BTH.shape[:2], -1, self.model.head_size)
         q_BTND, k_BTKD, v_BTKD = (part(x_BTH).view(heads) for part in (self.query, self.key, self.value))
+        if self.query_norm is not None and self.key_norm is not None:
+            q_BTND, k_BTKD = self.query_norm(q_BTND), self.key_norm(k_BTKD)
         if self.model.position == "rotary":
             cos, sin = rotary_table(self.model, x_BTH.shape[1], x_BTH.device, x_BTH.dtype)
             q_BTND, k_BTKD = rotated(q_BTND, cos, sin), rotated(k_BTKD, cos, sin)
         qkv = tuple(part.transpose(1, 2) for part in (q_BTND, k_BTKD, v_BTKD))
-        y_BNTD = _recomputed(attention_core, *qkv) if self.recompute else attention_core(*qkv)
+        y_BNTD = _recomputed(self.core, *qkv) if self.recompute else self.core(*qkv)
         return self.output(y_BNTD.transpose(1, 2).flatten(2))
 
 
-def attention_core(q_BNTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor) -> Tensor:
-    """Softmax attention with a causal mask, [B, N, T, D]; torch picks the kernel."""
-    grouped = q_BNTD.shape[1] != k_BKTD.shape[1]
-    return F.scaled_dot_product_attention(q_BNTD, k_BKTD, v_BKTD, is_causal=True, enable_gqa=grouped)
+def attention_core(q_BNTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, window: int | None = None) -> Tensor:
+    """Softmax attention with a causal mask, [B, N, T, D]; torch picks the kernel.
+
+    A mask of its own is made only for a `window` that is shorter than the sequence.
+    """
+    grouped, length = q_BNTD.shape[1] != k_BKTD.shape[1], q_BNTD.shape[2]
+    if window is None or window >= length:
+        return F.scaled_dot_product_attention(q_BNTD, k_BKTD, v_BKTD, is_causal=True, enable_gqa=grouped)
+    mask_TT = window_mask(length, window, q_BNTD.device)
+    return F.scaled_dot_product_attention(q_BNTD, k_BKTD, v_BKTD, attn_mask=mask_TT, enable_gqa=grouped)
+
+
+@lru_cache(maxsize=4)
+def window_mask(length: int, window: int, device: torch.device) -> Tensor:
+    """[T, T]: whether the token of a row attends to that of a column, one of the `window` newest."""
+    past_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    return past_TT.triu(1 - window)
 
 
 class Mlp(nn.Module):
@@ -132,7 +163,7 @@ class Mlp(nn.Module):
     def __init__(self, model: ModelSpec, table: Table, prefix: str, region: Region) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[model.activation]
-        self.gate = _column(table, f"{prefix}.gate", region) if model.activation == "swiglu" else None
+        self.gate = _column(table, f"{prefix}.gate", region) if model.activation in GATED else None
         self.up = _column(table, f"{prefix}.up", region)
         self.down = _row(table, f"{prefix}.down", region)
 
@@ -145,8 +176,13 @@ class Mlp(nn.Module):
 class Embedding(VocabularyEmbedding):
     """Layer 0, its tokens. On a later stage that holds the tied head, only its weight is used."""
 
-    def __init__(self, table: Table, region: Region) -> None:
+    def __init__(self, model: ModelSpec, table: Table, region: Region) -> None:
         super().__init__(table[EMBEDDING], region)
+        self.scale = math.sqrt(model.hidden_size) if model.scale_embeddings else None
+
+    def forward(self, tokens_BT: Tensor) -> Tensor:
+        x_BSH = super().forward(tokens_BT)
+        return x_BSH if self.scale is None else x_BSH * self.scale
 
 
 class Positions(nn.Module):
@@ -169,11 +205,13 @@ class Block(nn.Module):
     def __init__(self, model: ModelSpec, table: Table, block: int, *, region: Region, recompute: str) -> None:
         super().__init__()
         prefix = block_prefix(block)
-        self.region, self.recompute = region, recompute == "full"
+        self.region, self.recompute, self.order = region, recompute == "full", model.block
         self.attention_norm = Norm(model, table, f"{prefix}.attention_norm", region)
         selective = recompute == "selective"
         self.attention = Attention(model, table, f"{prefix}.attention", region=region, recompute=selective)
-        self.mlp_norm = Norm(model, table, f"{prefix}.mlp_norm", region)
+        self.mlp_norm = None
+        if model.block != "parallel_one_norm":
+            self.mlp_norm = Norm(model, table, f"{prefix}.mlp_norm", region)
         self.mlp = Mlp(model, table, f"{prefix}.mlp", region)
 
     def forward(self, x_BSH: Tensor) -> Tensor:
@@ -181,8 +219,12 @@ class Block(nn.Module):
 
     def body(self, x_BSH: Tensor) -> Tensor:
         """The block itself, whatever is kept of it."""
-        x_BSH = x_BSH + self.attention(self.region.enter(self.attention_norm(x_BSH)))
-        return x_BSH + self.mlp(self.region.enter(self.mlp_norm(x_BSH)))
+        normed_BTH = self.region.enter(self.attention_norm(x_BSH))
+        attended_BSH = x_BSH + self.attention(normed_BTH)
+        if self.mlp_norm is not None:
+            read_BSH = attended_BSH if self.order == "sequential" else x_BSH
+            normed_BTH = self.region.enter(self.mlp_norm(read_BSH))
+        return attended_BSH + self.mlp(normed_BTH)
 
 
 class Head(nn.Module):

@@ -47,14 +47,14 @@ def decoder_parts(model: ModelSpec, region: Region, recompute: str) -> tuple[Par
     """The decoder in pipeline order; layers that have two steps become two parts."""
     table, last = weight_table(model), model.num_layers + 1
     tied = "embedding" if model.tie_embeddings else ""
-    parts = [Part(0, lambda: Embedding(table, region), tied=tied)]
+    parts = [Part(0, lambda: Embedding(model, table, region), tied=tied)]
     if model.position == "learned":
         parts.append(Part(0, lambda: Positions(table, region)))
     for block in range(model.num_layers):
         parts.append(Part(block + 1, _block(model, table, block, region=region, recompute=recompute)))
     parts.append(Part(last, lambda: Norm(model, table, "final_norm", region)))
     if tied:
-        return (*parts, Part(last, lambda: Embedding(table, region), tied=tied, forward=tied_head))
+        return (*parts, Part(last, lambda: Embedding(model, table, region), tied=tied, forward=tied_head))
     return (*parts, Part(last, lambda: Head(table, region)))
 
 

@@ -145,6 +145,14 @@ class Region:
         """
         return _Copy.apply(weight, self.group) if self.sequence_parallel else weight
 
+    def inside(self, weight: Tensor) -> Tensor:
+        """A weight that every rank holds and uses on its own heads, inside the region.
+
+        Each rank's gradient is a part of the whole, from its own heads, with or without sequence
+        parallelism: it is summed here, on the way back.
+        """
+        return _Copy.apply(weight, self.group) if self.group.size > 1 else weight
+
     def tokens(self, length: int) -> slice:
         """Which of `length` tokens this rank holds outside the region."""
         if not self.sequence_parallel:

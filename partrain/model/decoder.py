@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from partrain.model.weights import ONES, ZEROS, Initial, Weight
-from partrain.spec.model import ModelSpec
+from partrain.spec.model import GATED, ModelSpec
 
 EMBEDDING = "embedding.weight"
 POSITIONS = "positions.weight"
@@ -51,36 +51,39 @@ def _head(model: ModelSpec) -> list[Weight]:
     shape = (model.vocab_size, model.hidden_size)
     std = Initial("normal", model.init_std)
     head = Weight(HEAD, layer, shape, std, split=0, padded=True, decay=True, tied_to=tied_to)
-    return [*_norm(model, layer, "final_norm"), head]
+    return [*_norm(model, layer, "final_norm", model.hidden_size), head]
 
 
 def _block(model: ModelSpec, block: int) -> list[Weight]:
     layer, prefix = block + 1, block_prefix(block)
     query, key = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
     mlp = model.mlp_size
-    weights = _norm(model, layer, f"{prefix}.attention_norm")
+    weights = _norm(model, layer, f"{prefix}.attention_norm", model.hidden_size)
     for name, size in (("query", query), ("key", key), ("value", key)):
-        weights += _column(model, layer, f"{prefix}.attention.{name}", size)
+        weights += _column(model, layer, f"{prefix}.attention.{name}", size, bias=model.qkv_bias)
+    for name in ("query_norm", "key_norm") if model.qk_norm else ():
+        weights += _norm(model, layer, f"{prefix}.attention.{name}", model.head_size)
     weights += _row(model, layer, f"{prefix}.attention.output", query)
-    weights += _norm(model, layer, f"{prefix}.mlp_norm")
-    for name in ("gate", "up") if model.activation == "swiglu" else ("up",):
-        weights += _column(model, layer, f"{prefix}.mlp.{name}", mlp)
+    if model.block != "parallel_one_norm":
+        weights += _norm(model, layer, f"{prefix}.mlp_norm", model.hidden_size)
+    for name in ("gate", "up") if model.activation in GATED else ("up",):
+        weights += _column(model, layer, f"{prefix}.mlp.{name}", mlp, bias=model.bias)
     weights += _row(model, layer, f"{prefix}.mlp.down", mlp)
     return weights
 
 
-def _norm(model: ModelSpec, layer: int, name: str) -> list[Weight]:
-    weights = [Weight(f"{name}.weight", layer, (model.hidden_size,), ONES)]
+def _norm(model: ModelSpec, layer: int, name: str, size: int) -> list[Weight]:
+    weights = [Weight(f"{name}.weight", layer, (size,), ZEROS if model.zero_centered_norm else ONES)]
     if model.norm == "layernorm":
-        weights.append(Weight(f"{name}.bias", layer, (model.hidden_size,), ZEROS))
+        weights.append(Weight(f"{name}.bias", layer, (size,), ZEROS))
     return weights
 
 
-def _column(model: ModelSpec, layer: int, name: str, size: int) -> list[Weight]:
+def _column(model: ModelSpec, layer: int, name: str, size: int, *, bias: bool) -> list[Weight]:
     """A linear layer whose outputs, and so its bias, are cut over the tensor group."""
     std = Initial("normal", model.init_std)
     weights = [Weight(f"{name}.weight", layer, (size, model.hidden_size), std, split=0, decay=True)]
-    if model.bias:
+    if bias:
         weights.append(Weight(f"{name}.bias", layer, (size,), ZEROS, split=0))
     return weights
 

@@ -36,14 +36,16 @@ def layer_flops(model: ModelSpec, sequence_length: int) -> tuple[float, ...]:
     2 a matrix element (a multiplication and an addition) and, for attention over the whole sequence,
     4 sequence_length x num_heads x head_size a block (Chowdhery et al. 2022, PaLM, appendix B). Skips
     norms, activations and softmax (below 1 % from hidden size 1024 on), and does not halve attention for
-    the causal mask, as that definition of MFU does not.
+    the causal mask, as that definition of MFU does not. With a sliding window shorter than the sequence the
+    window takes the sequence's place there: the most tokens that any token attends to.
     """
     flops = [0.0] * num_layers(model)
     for weight in decoder_weights(model):
         if len(weight.shape) == 2 and weight.layer > 0:
             flops[weight.layer] += 2.0 * weight.numel
+    attended = min(sequence_length, model.sliding_window or sequence_length)
     for block in range(model.num_layers):
-        flops[block + 1] += 4.0 * sequence_length * model.num_heads * model.head_size
+        flops[block + 1] += 4.0 * attended * model.num_heads * model.head_size
     return tuple(flops)
 
 

@@ -16,6 +16,7 @@ def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
     layout, training = plan.layout, plan.training
     view["model"] = {
         **({"preset": job.model.preset} if job.model.preset else {}),
+        **({"hf": job.model.hf} if job.model.hf else {}),
         **plain(plan.model),
     }
     view["training"] |= {

@@ -26,8 +26,8 @@ def neighbours(legal: Iterable[int], value: int) -> tuple[int, ...]:
     return (*below[-1:], *above[:1])
 
 
-def listed(numbers: Iterable[int], last: str = ", ") -> str:
-    """Numbers as words, `last` before the last of them.
+def listed(numbers: Iterable[object], last: str = ", ") -> str:
+    """Numbers or names as words, `last` before the last of them.
 
     >>> listed((1, 2, 4)), listed((4, 8), last=" or ")
     ('1, 2, 4', '4 or 8')

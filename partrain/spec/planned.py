@@ -36,8 +36,7 @@ _SIZES = ("model.num_layers", "model.hidden_size", "model.num_heads")
 _LOCAL = "leave it out: the processes run on this machine"
 PLANNED = (
     Planned("model.from", "model.preset, or the model's fields; weights begin at random", decides=_SIZES),
-    Planned("model.hf", "model.preset, or the model's fields; weights begin at random", decides=_SIZES),
-    Planned("model.python", "model.family: llama or gpt2", decides=_SIZES),
+    Planned("model.python", "model.family, or the model's fields", decides=_SIZES),
     Planned("model.dropout", "dropout: 0", _is_rate, "0"),
     Planned("data.validation", "leave it out: nothing is held back"),
     Planned("data.train", "one source: builtin:python-source, synthetic or a path", _is_list, "text"),

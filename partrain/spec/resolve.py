@@ -10,36 +10,65 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from partrain.errors import Reason
-from partrain.spec.catalog import ModelPreset, UnknownName, model_names, model_preset
-from partrain.spec.model import ModelSection, ModelSpec
+from partrain.spec.catalog import UnknownName, model_names, model_preset
+from partrain.spec.huggingface import hf_fields
+from partrain.spec.model import GATED, ModelSection, ModelSpec, rotary_size
 from partrain.spec.numbers import divisors, listed, neighbours
 from partrain.spec.values import read
 
 DEFAULT_FAMILY = "llama"
 
-FAMILIES: Mapping[str, Mapping[str, Any]] = {
-    "llama": {
-        "norm": "rmsnorm",
-        "activation": "swiglu",
-        "position": "rotary",
-        "bias": False,
-        "tie_embeddings": False,
-    },
-    "gpt2": {
-        "norm": "layernorm",
-        "activation": "gelu_tanh",
-        "position": "learned",
-        "bias": True,
-        "tie_embeddings": True,
-    },
+_LLAMA: Mapping[str, Any] = {
+    "norm": "rmsnorm",
+    "norm_eps": 1e-5,
+    "activation": "swiglu",
+    "position": "rotary",
+    "bias": False,
+    "tie_embeddings": False,
 }
-"""What makes a family's shape: Touvron et al. 2023, section 2.2; Radford et al. 2019, section 2.3."""
+_GPT2: Mapping[str, Any] = {
+    "norm": "layernorm",
+    "norm_eps": 1e-5,
+    "activation": "gelu_tanh",
+    "position": "learned",
+    "bias": True,
+    "tie_embeddings": True,
+}
+_GEMMA: Mapping[str, Any] = {
+    "norm_eps": 1e-6,
+    "zero_centered_norm": True,
+    "activation": "geglu_tanh",
+    "scale_embeddings": True,
+    "tie_embeddings": True,
+}
+_GPT_NEOX: Mapping[str, Any] = {
+    "activation": "gelu",
+    "block": "parallel",
+    "position": "rotary",
+    "rotary_fraction": 0.25,
+    "tie_embeddings": False,
+}
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "llama": _LLAMA,  # Touvron et al. 2023, section 2.2
+    "mistral": _LLAMA,  # Jiang et al. 2023, section 2; the window is the preset's, later models have none
+    "qwen2": {**_LLAMA, "norm_eps": 1e-6, "qkv_bias": True},  # Yang et al. 2024, section 2.2.1
+    "qwen3": {**_LLAMA, "norm_eps": 1e-6, "qk_norm": True},  # Yang et al. 2025, section 2
+    "gemma": {**_LLAMA, **_GEMMA},  # Gemma Team 2024, section 2, and its published code
+    "gpt2": _GPT2,  # Radford et al. 2019, section 2.3
+    "gpt_neox": {**_GPT2, **_GPT_NEOX},  # Black et al. 2022, section 2.1; Biderman et al. 2023, section 2.1
+}
+"""What makes a family's shape."""
 
 DEFAULTS: Mapping[str, Any] = {
-    "norm_eps": 1e-5,  # Both families' published configurations.
+    "zero_centered_norm": False,
+    "qk_norm": False,
+    "block": "sequential",
+    "sliding_window": None,
     "rope_theta": 10000.0,  # Su et al. 2021, section 3.2.2; not read with learned positions.
     "rope_scaling": None,
-    "init_std": 0.02,  # Both families' published configurations.
+    "rotary_fraction": 1.0,
+    "scale_embeddings": False,
+    "init_std": 0.02,  # The families' published configurations.
 }
 
 REQUIRED = ("num_layers", "hidden_size", "num_heads")
@@ -60,10 +89,10 @@ class ResolvedModel:
 
 def resolve_model(section: ModelSection, *, sequence_length: int, vocab_size: int | None) -> ResolvedModel:
     """The complete model; `vocab_size` is the dataset's, None where it does not say."""
-    preset, unknown = _preset(section.preset)
-    if unknown is not None:
-        return ResolvedModel(None, {}, (unknown,))
-    values, origins = _stated(section, preset)
+    named, refused = _named(section)
+    if refused:
+        return ResolvedModel(None, {}, refused)
+    values, origins = _stated(section, named)
     missing = tuple(_missing(name) for name in REQUIRED if name not in values)
     if missing:
         return ResolvedModel(None, {}, missing)
@@ -74,26 +103,37 @@ def resolve_model(section: ModelSection, *, sequence_length: int, vocab_size: in
     return ResolvedModel(model, {f"model.{name}": words for name, words in origins.items()}, reasons)
 
 
-def _preset(name: str | None) -> tuple[ModelPreset | None, Reason | None]:
-    if name is None:
-        return None, None
+_Named = tuple[Mapping[str, Any], str]
+
+
+def _named(section: ModelSection) -> tuple[_Named, tuple[Reason, ...]]:
+    """What the preset or the config states, and its name in words; or why it states nothing."""
+    preset, config = section.preset, section.hf
+    if preset is not None and config is not None:
+        paths = ("model.hf", "model.preset", "model")
+        return ({}, ""), (Reason(paths, "both preset and hf came", "one of them", "leave out preset or hf"),)
+    if config is not None:
+        stated, reasons = hf_fields(config)
+        return (stated, f"config {config}"), reasons
+    if preset is None:
+        return ({}, ""), ()
     try:
-        return model_preset(name), None
+        return (model_preset(preset).fields, f"preset {preset}"), ()
     except UnknownName as error:
         allowed, nearest = ", ".join(model_names()), " or ".join(error.nearest)
-        return None, Reason(("model.preset",), str(error), allowed, nearest)
+        return ({}, ""), (Reason(("model.preset",), str(error), allowed, nearest),)
 
 
-def _stated(section: ModelSection, preset: ModelPreset | None) -> tuple[dict[str, Any], dict[str, str]]:
+def _stated(section: ModelSection, source: _Named) -> tuple[dict[str, Any], dict[str, str]]:
     """Values that need no other value, and their origins."""
     given = _fields(section)
-    named = _fields(read(ModelSection, preset.fields)) if preset else {}
+    named = _fields(read(ModelSection, dict(source[0])))
     family = given.get("family") or named.get("family") or DEFAULT_FAMILY
     layers: tuple[tuple[Mapping[str, Any], str], ...] = (
         ({"family": DEFAULT_FAMILY}, "default"),
         (DEFAULTS, "default"),
         (FAMILIES[family], f"default of family {family}"),
-        (named, f"preset {preset.name}" if preset else ""),
+        (named, source[1]),
         (given, "given"),
     )
     values: dict[str, Any] = {}
@@ -116,15 +156,16 @@ def _derive(
     """Fill in what follows from other values, in an order in which each is there before it is needed."""
     hidden, heads = values["hidden_size"], values["num_heads"]
     head_size = hidden // heads if hidden % heads == 0 else None
-    if values["activation"] == "swiglu":
+    if values["activation"] in GATED:
         # Three matrices instead of two: 8/3 keeps the parameters of 4 (Shazeer 2020, section 2).
         mlp = (-(-8 * hidden // (3 * 256)) * 256, "8/3 x hidden_size, up to a multiple of 256")
     else:
         mlp = (4 * hidden, "4 x hidden_size")
-    derived: dict[str, tuple[int | None, str]] = {
+    derived: dict[str, tuple[Any, str]] = {
         "num_kv_heads": (heads, "as num_heads"),
         "head_size": (head_size, "hidden_size / num_heads"),
         "mlp_size": mlp,
+        "qkv_bias": (values["bias"], "as bias"),
         "max_positions": (sequence_length, "as training.sequence_length"),
         "vocab_size": (vocab_size, "data"),
     }
@@ -149,7 +190,7 @@ def heads_divide_the_width(values: _Values, _sequence: int, _vocabulary: int | N
     hidden, heads = values["hidden_size"], values["num_heads"]
     legal = divisors(hidden)
     return Reason(
-        ("model.num_heads", "model.hidden_size", "model.preset"),
+        ("model.num_heads", "model.hidden_size", "model.preset", "model.hf"),
         f"num_heads={heads} does not divide hidden_size={hidden}",
         allowed=listed(legal),
         fix=f"num_heads: {listed(neighbours(legal, heads), last=' or ')}, or give model.head_size",
@@ -172,9 +213,20 @@ def kv_heads_divide_the_heads(values: _Values, _sequence: int, _vocabulary: int 
 
 def rotary_heads_are_even(values: _Values, _sequence: int, _vocabulary: int | None) -> Reason | None:
     """Rotary positions turn pairs of a head's elements."""
-    size = values["head_size"]
-    if values["position"] != "rotary" or size is None or size % 2 == 0:
+    size, fraction = values["head_size"], values["rotary_fraction"]
+    if values["position"] != "rotary" or size is None:
         return None
+    turned = rotary_size(size, fraction)
+    if turned % 2 == 0 and turned > 0:
+        return None
+    if fraction < 1:
+        pairs = max(2, turned // 2 * 2)
+        return Reason(
+            ("model.rotary_fraction", "model.head_size", "model.preset", "model.family"),
+            f"rotary_fraction={fraction:g} turns {turned} of head_size={size}, and they turn in pairs",
+            allowed="a fraction that turns an even number of them",
+            fix=f"rotary_fraction: {pairs / size:.6g}",
+        )
     return Reason(
         ("model.head_size", "model.num_heads", "model.hidden_size", "model.preset"),
         f"head_size={size} is odd, and rotary positions turn pairs",
@@ -217,10 +269,23 @@ def vocabulary_covers_the_data(values: _Values, _sequence: int, vocabulary: int 
     )
 
 
+def only_rmsnorm_is_zero_centered(values: _Values, _sequence: int, _vocabulary: int | None) -> Reason | None:
+    """A LayerNorm's weight is kept as it is."""
+    if not values["zero_centered_norm"] or values["norm"] == "rmsnorm":
+        return None
+    return Reason(
+        ("model.zero_centered_norm", "model.norm", "model.family", "model.preset"),
+        f"zero_centered_norm came with norm={values['norm']}",
+        allowed="rmsnorm with it",
+        fix="zero_centered_norm: false, or norm: rmsnorm",
+    )
+
+
 RULES: tuple[Callable[[_Values, int, int | None], Reason | None], ...] = (
     heads_divide_the_width,
     kv_heads_divide_the_heads,
     rotary_heads_are_even,
+    only_rmsnorm_is_zero_centered,
     sequence_fits_the_positions,
     vocabulary_is_known,
     vocabulary_covers_the_data,

@@ -48,7 +48,9 @@ def the_rate_falls(job: JobSpec) -> Reason | None:
 def rotary_fields_need_rotary_positions(job: JobSpec) -> Reason | None:
     """A learned table of positions has no frequencies."""
     model = job.model
-    given = [name for name in ("rope_theta", "rope_scaling") if getattr(model, name) is not None]
+    given = [
+        name for name in ("rope_theta", "rope_scaling", "rotary_fraction") if getattr(model, name) is not None
+    ]
     family_learns = model.preset is None and model.position is None and model.family == "gpt2"
     if not given or not (model.position == "learned" or family_learns):
         return None

@@ -44,20 +44,23 @@ def norm(x: torch.Tensor, w: Weights, name: str, plan: Plan) -> torch.Tensor:
     x32 = x.float()
     if plan.model.norm == "rmsnorm":
         y = x32 * (x32.pow(2).mean(-1, keepdim=True) + plan.model.norm_eps).rsqrt()
-        return (y * w[f"{name}.weight"].float()).to(x.dtype)
+        weight = w[f"{name}.weight"].float()
+        return (y * (1 + weight if plan.model.zero_centered_norm else weight)).to(x.dtype)
     y = (x32 - x32.mean(-1, keepdim=True)) / (
         x32.var(-1, unbiased=False, keepdim=True) + plan.model.norm_eps
     ).sqrt()
     return (y * w[f"{name}.weight"].float() + w[f"{name}.bias"].float()).to(x.dtype)
 
 
-def rotate(x: torch.Tensor, theta: float) -> torch.Tensor:
-    """Each pair (x[i], x[i + D/2]) turned by position * theta^(-2i/D), as complex numbers."""
-    length, size = x.shape[1], x.shape[-1]
+def rotate(whole: torch.Tensor, theta: float, fraction: float) -> torch.Tensor:
+    """Each pair (x[i], x[i + R/2]) of the first R elements turned by position * theta^(-2i/R), as complex
+    numbers."""
+    length, size = whole.shape[1], round(whole.shape[-1] * fraction)
+    x = whole[..., :size]
     angle = torch.arange(length).float()[:, None] * theta ** (-torch.arange(0, size, 2).float() / size)[None]
     turn = torch.polar(torch.ones_like(angle), angle)[:, None]
     pair = torch.complex(x[..., : size // 2].float(), x[..., size // 2 :].float()) * turn
-    return torch.cat((pair.real, pair.imag), -1).to(x.dtype)
+    return torch.cat((pair.real.to(x.dtype), pair.imag.to(x.dtype), whole[..., size:]), -1)
 
 
 def attention(x: torch.Tensor, w: Weights, prefix: str, plan: Plan) -> torch.Tensor:
@@ -66,12 +69,16 @@ def attention(x: torch.Tensor, w: Weights, prefix: str, plan: Plan) -> torch.Ten
         linear(x, w, f"{prefix}.{name}").view(batch, length, -1, model.head_size)
         for name in ("query", "key", "value")
     )
+    if model.qk_norm:
+        q, k = norm(q, w, f"{prefix}.query_norm", plan), norm(k, w, f"{prefix}.key_norm", plan)
     if model.position == "rotary":
-        q, k = rotate(q, model.rope_theta), rotate(k, model.rope_theta)
+        q, k = (rotate(x, model.rope_theta, model.rotary_fraction) for x in (q, k))
     share = model.num_heads // model.num_kv_heads
     k, v = k.repeat_interleave(share, 2), v.repeat_interleave(share, 2)
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k).float() / math.sqrt(model.head_size)
     scores = scores + torch.full((length, length), float("-inf")).triu(1)
+    if model.sliding_window:
+        scores = scores + torch.full((length, length), float("-inf")).tril(-model.sliding_window)
     y = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1).to(x.dtype), v)
     return linear(y.flatten(2), w, f"{prefix}.output")
 
@@ -86,17 +93,23 @@ def mlp(x: torch.Tensor, w: Weights, prefix: str, plan: Plan) -> torch.Tensor:
     if plan.model.activation == "swiglu":
         gate = linear(x, w, f"{prefix}.gate")
         return linear(gate * gate.sigmoid() * up, w, f"{prefix}.down")
-    return linear(F.gelu(up, approximate="tanh"), w, f"{prefix}.down")
+    if plan.model.activation == "geglu_tanh":
+        return linear(F.gelu(linear(x, w, f"{prefix}.gate"), approximate="tanh") * up, w, f"{prefix}.down")
+    kind = {"gelu": "none", "gelu_tanh": "tanh"}[plan.model.activation]
+    return linear(F.gelu(up, approximate=kind), w, f"{prefix}.down")
 
 
 def loss_of(w: Weights, plan: Plan, tokens: torch.Tensor) -> torch.Tensor:
     x = w["embedding.weight"][tokens[:, :-1]]
+    if plan.model.scale_embeddings:
+        x = x * plan.model.hidden_size**0.5
     if plan.model.position == "learned":
         x = x + w["positions.weight"][: x.shape[1]]
     for block in range(plan.model.num_layers):
         prefix = f"layers.{block}"
-        x = x + attention(norm(x, w, f"{prefix}.attention_norm", plan), w, f"{prefix}.attention", plan)
-        x = x + mlp(norm(x, w, f"{prefix}.mlp_norm", plan), w, f"{prefix}.mlp", plan)
+        y = x + attention(norm(x, w, f"{prefix}.attention_norm", plan), w, f"{prefix}.attention", plan)
+        read = x if plan.model.block == "parallel" else y
+        x = y + mlp(norm(read, w, f"{prefix}.mlp_norm", plan), w, f"{prefix}.mlp", plan)
     logits = norm(x, w, "final_norm", plan) @ w["head.weight"].t()
     return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
 

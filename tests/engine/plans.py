@@ -41,9 +41,37 @@ SIZES: dict[str, Any] = {
     "rope_scaling": None,
     "init_std": 0.05,
 }
+PLAIN: dict[str, Any] = {
+    "zero_centered_norm": False,
+    "qk_norm": False,
+    "block": "sequential",
+    "sliding_window": None,
+    "rotary_fraction": 1.0,
+    "qkv_bias": False,
+    "scale_embeddings": False,
+}
+LLAMA = {**PLAIN, "norm": "rmsnorm", "activation": "swiglu", "position": "rotary", "bias": False}
+GPT2 = {
+    **PLAIN,
+    "norm": "layernorm",
+    "activation": "gelu_tanh",
+    "position": "learned",
+    "bias": True,
+    "qkv_bias": True,
+}
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama": {"norm": "rmsnorm", "activation": "swiglu", "position": "rotary", "bias": False},
-    "gpt2": {"norm": "layernorm", "activation": "gelu_tanh", "position": "learned", "bias": True},
+    "llama": LLAMA,
+    "gpt2": GPT2,
+    # the biases of qwen2 and the window of mistral with it
+    "qwen3": {**LLAMA, "qk_norm": True, "qkv_bias": True, "sliding_window": 5},
+    "gemma": {**LLAMA, "activation": "geglu_tanh", "zero_centered_norm": True, "scale_embeddings": True},
+    "gpt_neox": {
+        **GPT2,
+        "activation": "gelu",
+        "block": "parallel",
+        "position": "rotary",
+        "rotary_fraction": 0.5,
+    },
 }
 
 

@@ -81,3 +81,19 @@ def test_the_embedding_costs_nothing_and_the_head_its_matrix() -> None:
     flops = layer_flops(LLAMA, 128)
     assert (flops[0], flops[-1]) == (0, 2 * 61 * 16)
     assert len(set(flops[1:-1])) == 1
+
+
+def test_a_window_shorter_than_the_sequence_takes_its_place_in_attentions_flops() -> None:
+    sizes = {"num_layers": 2, "hidden_size": 16, "num_heads": 4, "vocab_size": 61}
+    whole, short = model_of(**sizes), model_of(sliding_window=32, **sizes)
+    assert layer_flops(whole, 128)[1] - layer_flops(short, 128)[1] == 4 * (128 - 32) * 16
+    assert layer_flops(whole, 32) == layer_flops(short, 32)
+
+
+def test_norms_of_heads_and_parallel_blocks_count_by_hand() -> None:
+    sizes = {"num_layers": 2, "hidden_size": 16, "num_heads": 4, "vocab_size": 61}
+    plain = parameters(model_of(**sizes))
+    assert parameters(model_of(qk_norm=True, **sizes)) == plain + 2 * 2 * 4
+    assert parameters(model_of(block="parallel", **sizes)) == plain
+    assert parameters(model_of(block="parallel_one_norm", **sizes)) == plain - 2 * 16
+    assert parameters(model_of(qkv_bias=True, **sizes)) == plain + 2 * 3 * 16

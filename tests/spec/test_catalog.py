@@ -18,6 +18,51 @@ PUBLISHED = {
     "llama-3.1-405b": 405_853_388_800,
     "llama-3.2-1b": 1_235_814_400,
     "llama-3.2-3b": 3_212_749_824,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "mistral-7b-v0.1": 7_241_732_096,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen2.5-72b": 72_706_203_648,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "gemma-2b": 2_506_172_416,
+    "gemma-7b": 8_537_680_896,
+    "pythia-14m": 14_067_712,
+    "pythia-31m": 30_494_720,
+    "pythia-70m": 70_426_624,
+    "pythia-160m": 162_322_944,
+    "pythia-410m": 405_334_016,
+    "pythia-1b": 1_011_781_632,
+    "pythia-1.4b": 1_414_647_808,
+    "pythia-2.8b": 2_775_208_960,
+    "pythia-6.9b": 6_857_302_016,
+    "pythia-12b": 11_846_072_320,
+    "gpt-neox-20b": 20_554_567_680,
+}
+ROUNDED = {
+    # Brown et al. 2020, appendix D, in millions; the smaller ones are rounded to three digits
+    "gpt3-small": (125, 1e6),
+    "gpt3-medium": (356, 1e6),
+    "gpt3-large": (760, 1e6),
+    "gpt3-2.7b": (265, 1e7),
+    "gpt3-6.7b": (666, 1e7),
+    "gpt3-175b": (1746, 1e8),
+    # Korthikanti et al. 2022, table 3; Narayanan et al. 2021, table 1, has the last two to a decimal
+    "megatron-22b": (22, 1e9),
+    "megatron-175b": (175, 1e9),
+    "megatron-530b": (5296, 1e8),
+    "megatron-1t": (10080, 1e8),
 }
 
 
@@ -35,6 +80,18 @@ def test_a_presets_weight_table_adds_up_to_its_published_total(name: str) -> Non
 @pytest.mark.parametrize(("name", "total"), PUBLISHED.items())
 def test_the_catalogue_states_the_published_total(name: str, total: int) -> None:
     assert model_preset(name).parameters == total
+
+
+@pytest.mark.parametrize(("name", "rounded"), ROUNDED.items())
+def test_a_model_without_published_weights_has_its_papers_rounded_total(
+    name: str, rounded: tuple[int, float]
+) -> None:
+    number, unit = rounded
+    assert round(model_preset(name).parameters / unit) == number
+
+
+def test_every_published_model_is_compared() -> None:
+    assert {*PUBLISHED, *ROUNDED, "tiny", "tiny-gpt"} == set(model_names())
 
 
 def test_gpt2_counted_by_hand() -> None:

@@ -151,3 +151,27 @@ def test_someone_must_know_the_vocabulary() -> None:
 def test_all_contradictions_are_reported_together() -> None:
     resolved = resolve(num_layers=2, hidden_size=96, num_heads=7, num_kv_heads=2, vocab_size=None)
     assert len(resolved.reasons) == 3
+
+
+def test_families_decide_defaults_and_each_can_be_given() -> None:
+    gemma = model(family="gemma", **SMALL)
+    assert (gemma.zero_centered_norm, gemma.scale_embeddings, gemma.activation) == (True, True, "geglu_tanh")
+    assert not model(family="gemma", scale_embeddings=False, **SMALL).scale_embeddings
+    assert model(family="qwen2", **SMALL).qkv_bias
+    assert not model(family="qwen2", **SMALL).bias
+    assert model(family="qwen3", **SMALL).qk_norm
+    neox = model(family="gpt_neox", **SMALL)
+    assert (neox.block, neox.rotary_size, neox.qkv_bias) == ("parallel", 4, True)
+
+
+def test_a_fraction_of_a_head_that_cannot_be_turned_in_pairs_is_refused() -> None:
+    resolved = resolve(rotary_fraction=0.2, **SMALL)
+    assert messages(resolved) == ["rotary_fraction=0.2 turns 3 of head_size=16, and they turn in pairs"]
+    assert resolved.reasons[0].fix == "rotary_fraction: 0.125"
+    assert model(rotary_fraction=0.125, **SMALL).rotary_size == 2
+
+
+def test_a_layernorm_is_not_zero_centered() -> None:
+    assert messages(resolve(family="gpt2", zero_centered_norm=True, **SMALL)) == [
+        "zero_centered_norm came with norm=layernorm"
+    ]

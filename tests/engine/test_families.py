@@ -1,0 +1,90 @@
+"""Every family against transformers' own: logits and gradients, whole and on two tensor ranks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as multiprocessing
+import torch.nn.functional as F
+
+from partrain.engine.groups import ALONE, TensorGroup
+from partrain.engine.tensor_parallel import Region, vocabulary_cross_entropy
+from partrain.model.decoder import HEAD, decoder_weights
+from partrain.model.huggingface import stored_weights
+from partrain.model.weights import shard_range
+from tests.engine.families import CONFIGS, ours, published, sharded, spec_of, taken, theirs, tokens_of
+
+pytestmark = pytest.mark.torch
+
+BOUND = 1e-5
+Found = tuple[torch.Tensor, float, dict[str, torch.Tensor]]
+
+
+def of_theirs(name: str) -> tuple[dict[str, torch.Tensor], Found]:
+    """Weights under our names; logits, loss and gradients, these under our names too."""
+    module = theirs(name)
+    model = spec_of(module)
+    inputs, labels = tokens_of(model)
+    logits = module(inputs, use_cache=False).logits
+    loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+    loss.backward()
+    stored = stored_weights(model)
+    parameters = {published(key, model): value for key, value in module.named_parameters()}
+    values = {key: value.detach() for key, value in parameters.items()}
+    slopes = {key: value.grad for key, value in parameters.items()}
+    wholes = {key: taken(entry, values, model) for key, entry in stored.items()}
+    grads = {key: taken(entry, slopes, model) for key, entry in stored.items()}
+    assert {entry.name for entry in stored.values()} == set(values)
+    return wholes, (logits.detach(), loss.item(), grads)
+
+
+def farthest(name: str, group: TensorGroup, *, sequence_parallel: bool = False) -> tuple[float, float, float]:
+    """Largest difference of this rank's logits, of the loss, and of this rank's gradients."""
+    wholes, (their_logits, their_loss, their_grads) = of_theirs(name)
+    model = spec_of(theirs(name))
+    modules, steps = ours(model, wholes, Region(group, sequence_parallel))
+    inputs, labels = tokens_of(model)
+    x = inputs
+    for step in steps:
+        x = step(x)
+    head = {weight.name: weight for weight in decoder_weights(model)}[HEAD]
+    loss = vocabulary_cross_entropy(x, labels, head, group)
+    loss.backward()
+    first, end = shard_range(head, group.size, group.rank)
+    logits = x.detach()[..., : end - first] - their_logits[..., first:end]
+    grads = [
+        parameter.grad - sharded(their_grads[parameter.entry.name], parameter.entry, group)
+        for parameter in modules.parameters()
+    ]
+    return float(logits.abs().max()), abs(loss.item() - their_loss), max(float(d.abs().max()) for d in grads)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logits_and_gradients_are_those_of_transformers(name: str) -> None:
+    assert max(farthest(name, ALONE)) <= BOUND
+
+
+def rank_of_two(rank: int, folder: str) -> None:
+    """One of two tensor ranks, over every family, without and with sequence parallelism."""
+    torch.set_num_threads(1)
+    store = torch.distributed.FileStore(f"{folder}/store", 2)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    group = TensorGroup(rank, 2, torch.distributed.group.WORLD)
+    found = {
+        f"{name} {split}": farthest(name, group, sequence_parallel=split)
+        for name in CONFIGS
+        for split in (False, True)
+    }
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()
+
+
+def test_two_tensor_ranks_have_the_logits_and_gradients_of_transformers(tmp_path: Path) -> None:
+    multiprocessing.spawn(rank_of_two, args=(str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert len(found) == 2 * len(CONFIGS)
+        assert {case: values for case, values in found.items() if max(values) > BOUND} == {}
