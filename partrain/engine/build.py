@@ -49,7 +49,7 @@ def build_engine(plan: Plan, *, rank: int, device: torch.device) -> Any:
     grid = Grid(topology(plan.layout)) if plan.layout.zero > 1 else None
     module: nn.Module
     if grid is None:
-        module = pipeline_module(plan.model, plan.layout, group=group, materialise=values)
+        module = pipeline_module(plan, group=group, materialise=values)
     else:
         module = row_module(plan, group=group, grid=grid, materialise=values)
     check_parameters(plan, rank, sum(number_held(p) for p in module.parameters()))

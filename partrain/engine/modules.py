@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from partrain.engine.loss import HeadOutput
 from partrain.engine.tensor_parallel import (
     ColumnLinear,
     Region,
     RowLinear,
     VocabularyEmbedding,
     parameter,
-    vocabulary_logits,
 )
 from partrain.model.decoder import EMBEDDING, HEAD, POSITIONS, block_prefix, decoder_weights
 from partrain.model.weights import Weight
@@ -228,20 +228,26 @@ class Block(nn.Module):
 
 
 class Head(nn.Module):
-    """The last layer's matrix: [B, S, H] -> [B, T, V / tp]."""
+    """The last layer's matrix, handed on with the hidden states: their product is part of the loss."""
 
     def __init__(self, table: Table, region: Region) -> None:
         super().__init__()
         self.region = region
         self.weight = parameter(table[HEAD], region.group)
 
-    def forward(self, x_BSH: Tensor) -> Tensor:
-        return vocabulary_logits(self.region.enter(x_BSH), self.weight)
+    def forward(self, x_BSH: Tensor) -> HeadOutput:
+        return _handed_on(x_BSH, self.weight, self.region)
 
 
-def tied_head(embedding: Embedding, x_BSH: Tensor) -> Tensor:
+def tied_head(embedding: Embedding, x_BSH: Tensor) -> HeadOutput:
     """The head of a tied model: the embedding's matrix."""
-    return vocabulary_logits(embedding.region.enter(x_BSH), embedding.weight)
+    return _handed_on(x_BSH, embedding.weight, embedding.region)
+
+
+def _handed_on(x_BSH: Tensor, weight_VH: Tensor, region: Region) -> HeadOutput:
+    """Both operands as results of an operation: DeepSpeed prepares its backward pass in hooks on these, and
+    a leaf's gradient would be there before them (bf16 lost the head's: norms 3 % off)."""
+    return region.enter(x_BSH), weight_VH.view_as(weight_VH)
 
 
 def _recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import Tensor, nn
 
 from partrain.engine.groups import TensorGroup, topology
+from partrain.engine.loss import HeadOutput, Loss
 from partrain.engine.modules import (
     Block,
     Embedding,
@@ -20,13 +21,12 @@ from partrain.engine.modules import (
     tied_head,
     weight_table,
 )
-from partrain.engine.tensor_parallel import Region, vocabulary_cross_entropy
-from partrain.layout.layout import Layout
+from partrain.engine.tensor_parallel import Region
 from partrain.model.decoder import HEAD
+from partrain.plan.plan import Plan
 from partrain.spec.model import ModelSpec
 
 Build = Callable[[], nn.Module]
-Loss = Callable[[Tensor, Tensor], Tensor]
 Materialise = Callable[[nn.Module], None]
 """Gives the weights of a module that was built on the meta device their first values."""
 
@@ -39,7 +39,7 @@ class Part:
     build: Build
     tied: str = ""
     """Key of the module that several parts share; empty: none."""
-    forward: Callable[[Any, Tensor], Tensor] | None = None
+    forward: Callable[[Any, Tensor], HeadOutput] | None = None
     """What a tied part does with the shared module; None: its own forward."""
 
 
@@ -98,21 +98,14 @@ class _Stages(PipelineModule):
         self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
 
 
-def loss_of(model: ModelSpec, group: TensorGroup) -> Loss:
-    """The loss of logits [B, T, V / tp] and labels [B, T], the same on every rank of `group`."""
-    head = weight_table(model)[HEAD]
-    return lambda logits, labels_BT: vocabulary_cross_entropy(logits, labels_BT, head, group)
-
-
 def part_bounds(parts: tuple[Part, ...], stage_bounds: tuple[int, ...]) -> tuple[int, ...]:
     """Bounds over parts from bounds over layers."""
     return tuple(sum(part.layer < bound for part in parts) for bound in stage_bounds)
 
 
-def pipeline_module(
-    model: ModelSpec, layout: Layout, *, group: TensorGroup, materialise: Materialise
-) -> PipelineModule:
+def pipeline_module(plan: Plan, *, group: TensorGroup, materialise: Materialise) -> PipelineModule:
     """This rank's stage with its first values, and the loss. Collective over the world."""
+    model, layout = plan.model, plan.layout
     parts = decoder_parts(model, Region(group, layout.sequence_parallel), layout.recompute)
 
     def with_values(build: Build) -> Build:
@@ -128,4 +121,16 @@ def pipeline_module(
         for part in parts
     ]
     bounds = part_bounds(parts, layout.stage_bounds)
-    return _Stages(bounds, layers=specs, topology=topology(layout), loss_fn=loss_of(model, group))
+    return _Stages(bounds, layers=specs, topology=topology(layout), loss_fn=loss_of(plan, group))
+
+
+def loss_of(plan: Plan, group: TensorGroup) -> Loss:
+    """The loss that the plan trains with."""
+    wish = plan.training
+    return Loss(
+        weight_table(plan.model)[HEAD],
+        group,
+        chunk_size=None if wish.loss_chunk_size == "none" else wish.loss_chunk_size,
+        label_smoothing=wish.label_smoothing,
+        z_loss=wish.z_loss,
+    )

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from partrain.engine.groups import Grid, TensorGroup
-from partrain.engine.pipeline import Loss, Materialise, Part, decoder_parts, loss_of
+from partrain.engine.loss import Loss
+from partrain.engine.pipeline import Materialise, Part, decoder_parts, loss_of
 from partrain.engine.tensor_parallel import Region
 from partrain.plan.plan import Plan
 
@@ -24,7 +25,7 @@ class Row(nn.Module):
         self.loss = loss
 
     def forward(self, tokens_BT: Tensor, labels_BT: Tensor) -> Tensor:
-        x = tokens_BT
+        x: Any = tokens_BT
         for part in self.parts:
             x = part(x)
         return self.loss(x, labels_BT)
@@ -33,11 +34,11 @@ class Row(nn.Module):
 class _Shared(nn.Module):
     """A second use of another part's weight, which it has too: ZeRO 3 gathers what a module has."""
 
-    def __init__(self, owner: Any, use: Callable[[Any, Tensor], Tensor]) -> None:
+    def __init__(self, owner: Any, use: Callable[[Any, Tensor], Any]) -> None:
         super().__init__()
         self.weight, self.region, self.use = owner.weight, owner.region, use
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.use(self, x)
 
 
@@ -70,7 +71,7 @@ def row_module(plan: Plan, *, group: TensorGroup, grid: Grid, materialise: Mater
         )
 
     values = shared_out if layout.zero == 3 else materialise
-    return Row(parts, loss=loss_of(plan.model, group), materialise=values)
+    return Row(parts, loss=loss_of(plan, group), materialise=values)
 
 
 def number_held(parameter: nn.Parameter) -> int:

@@ -67,6 +67,20 @@ def _sum(x: Tensor, group: TensorGroup) -> Tensor:
     return result
 
 
+def group_max(x: Tensor, group: TensorGroup) -> Tensor:
+    """`x`, in place, the largest of each element over the group; no gradient."""
+    if group.size > 1:
+        dist.all_reduce(x, op=dist.ReduceOp.MAX, group=group.handle)
+    return x
+
+
+def group_sum(x: Tensor, group: TensorGroup) -> Tensor:
+    """`x`, in place, summed over the group; no gradient."""
+    if group.size > 1:
+        dist.all_reduce(x, group=group.handle)
+    return x
+
+
 class _Copy(torch.autograd.Function):
     """Identity; the gradient is summed over the group."""
 
@@ -205,46 +219,3 @@ class VocabularyEmbedding(nn.Module):
         elsewhere_BT = (tokens_BT < first) | (tokens_BT >= end)
         x_BTH = F.embedding((tokens_BT - first).masked_fill(elsewhere_BT, 0), self.weight)
         return self.region.leave(x_BTH.masked_fill(elsewhere_BT.unsqueeze(-1), 0.0))
-
-
-def vocabulary_logits(x_BTH: Tensor, weight_VH: Tensor) -> Tensor:
-    """[B, T, V / tp]: the logits of this rank's rows, those of the padding among them."""
-    return F.linear(x_BTH, weight_VH)
-
-
-class _VocabularyCrossEntropy(torch.autograd.Function):
-    """Cross-entropy over logits that are split over the ranks, never gathered (Shoeybi et al. 2019, 3)."""
-
-    @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, labels_N: Tensor, rows: tuple[int, int], group: Any) -> Tensor:
-        first, end = rows
-        given_NV, logits_NV = logits_NV, logits_NV.float()
-        if end - first < logits_NV.shape[1]:
-            if logits_NV is given_NV:  # autograd's own: `float` made no copy
-                logits_NV = logits_NV.clone()
-            logits_NV[:, end - first :] = float("-inf")
-        peak_N = logits_NV.amax(dim=1)
-        dist.all_reduce(peak_N, op=dist.ReduceOp.MAX, group=group)
-        shares_NV = (logits_NV - peak_N.unsqueeze(1)).exp_()
-        elsewhere_N = (labels_N < first) | (labels_N >= end)
-        local_N = (labels_N - first).masked_fill(elsewhere_N, 0)
-        target_N = logits_NV.gather(1, local_N.unsqueeze(1)).squeeze(1) - peak_N
-        sums_2N = torch.stack((shares_NV.sum(dim=1), target_N.masked_fill(elsewhere_N, 0.0)))
-        dist.all_reduce(sums_2N, group=group)
-        ctx.save_for_backward(shares_NV.div_(sums_2N[0].unsqueeze(1)), local_N, elsewhere_N)
-        return (sums_2N[0].log() - sums_2N[1]).mean()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        shares_NV, local_N, elsewhere_N = ctx.saved_tensors
-        shares_NV.scatter_add_(1, local_N.unsqueeze(1), (~elsewhere_N).float().neg().unsqueeze(1))
-        return shares_NV.mul_(grad / local_N.numel()), None, None, None
-
-
-def vocabulary_cross_entropy(logits: Tensor, labels_BT: Tensor, weight: Weight, group: TensorGroup) -> Tensor:
-    """Mean cross-entropy in nats, the same on every rank; `logits` [B, T, V / tp] of `weight`'s rows."""
-    logits_NV, labels_N = logits.flatten(0, 1), labels_BT.flatten()
-    if group.size == 1:
-        return F.cross_entropy(logits_NV[:, : weight.shape[0]].float(), labels_N)
-    rows = shard_range(weight, group.size, group.rank)
-    return _VocabularyCrossEntropy.apply(logits_NV, labels_N, rows, group.handle)

@@ -30,6 +30,19 @@ def padded_vocab(model: ModelSpec, tp: int) -> int:
     return shard_size(embedding, tp) * tp
 
 
+def block_activations(model: ModelSpec, *, tp: int, recompute: str) -> float:
+    """Elements a token that a rank keeps of a block for the backward pass; `full` keeps its input alone.
+
+    What a block hands to a norm, a matrix, the attention kernel or a product is kept: inputs and outputs of
+    its two norms, query, key, value and output of the attention, the inner vectors of the MLP.
+    """
+    if recompute == "full":
+        return model.hidden_size
+    attention = 2 * (model.num_heads + model.num_kv_heads) * model.head_size
+    mlp = (4 if model.activation == "swiglu" else 2) * model.mlp_size
+    return 4 * model.hidden_size + (attention + mlp) / tp
+
+
 def layer_flops(model: ModelSpec, sequence_length: int) -> tuple[float, ...]:
     """Forward FLOPs a token of each pipeline layer.
 

@@ -10,10 +10,10 @@ import partrain
 from partrain.errors import Fault, InfeasibleError, Reason, SpecError
 from partrain.layout.layout import Layout
 from partrain.layout.notes import notes
-from partrain.layout.rules import reasons
+from partrain.layout.rules import Proposal, reasons
 from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_parameters
-from partrain.plan.choose import Choice, choose
+from partrain.plan.choose import Choice, choose, choose_loss_chunk_size
 from partrain.plan.ds_config import deepspeed_config
 from partrain.plan.plan import Plan, StagePlan, TrainingPlan
 from partrain.plan.resolved import origins_of, resolved_job
@@ -23,6 +23,7 @@ from partrain.spec.job import JobSpec
 from partrain.spec.load import Reading, is_doubtful, place_of
 from partrain.spec.model import ModelSpec
 from partrain.spec.resolve import resolve_model
+from partrain.spec.training import ChunkSize
 
 SMALLEST_FIRST_STAGE = 2
 """Layers: the embedding costs next to nothing and has no weight without decay, it goes with a block."""
@@ -63,8 +64,13 @@ def decide(
         raise _refusal(reading, data_faults, against, exhausted=choice.exhausted)
     assert resolved.model is not None
     assert data is not None
-    plan = _plan(job, model=resolved.model, data=data, choice=choice)
-    found = {**resolved.origins, **_origins(job, here), **reading.origins, **choice.origins}
+    layout = _layout(resolved.model, choice)
+    chunk_size, chunk_origin = choose_loss_chunk_size(
+        job.training, model=resolved.model, layout=layout, precision=choice.proposal.precision
+    )
+    training = _training(job, choice.proposal, chunk_size)
+    plan = _plan(job, model=resolved.model, data=data, choice=choice, layout=layout, training=training)
+    found = {**resolved.origins, **_origins(job, here), **reading.origins, **choice.origins, **chunk_origin}
     return replace(plan, origins=origins_of(resolved_job(job, plan), found))
 
 
@@ -193,19 +199,33 @@ def stage_plans(model: ModelSpec, layout: Layout) -> tuple[StagePlan, ...]:
     )
 
 
-def _plan(job: JobSpec, *, model: ModelSpec, data: DatasetFacts, choice: Choice) -> Plan:
-    """The plan, its origins still to be told."""
-    wish = choice.proposal
-    layout = _layout(model, choice)
-    stages = stage_plans(model, layout)
-    training = TrainingPlan(
+def _training(job: JobSpec, wish: Proposal, chunk_size: ChunkSize) -> TrainingPlan:
+    training = job.training
+    return TrainingPlan(
         sequence_length=wish.sequence_length,
         steps=_steps(job),
         precision=wish.precision,
-        seed=job.training.seed,
-        optimizer=job.training.optimizer,
-        schedule=job.training.schedule,
+        loss_chunk_size=chunk_size,
+        label_smoothing=training.label_smoothing,
+        z_loss=training.z_loss,
+        seed=training.seed,
+        optimizer=training.optimizer,
+        schedule=training.schedule,
     )
+
+
+def _plan(
+    job: JobSpec,
+    *,
+    model: ModelSpec,
+    data: DatasetFacts,
+    choice: Choice,
+    layout: Layout,
+    training: TrainingPlan,
+) -> Plan:
+    """The plan, its origins still to be told."""
+    wish = choice.proposal
+    stages = stage_plans(model, layout)
     largest = max(stage.parameters for stage in stages)
     return Plan(
         version=1,

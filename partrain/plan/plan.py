@@ -11,8 +11,8 @@ from partrain.layout.layout import Layout
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.launch import EnvName
 from partrain.spec.model import ModelSpec
-from partrain.spec.section import Count, Name, Whole
-from partrain.spec.training import OptimizerSection, Precision, ScheduleSection
+from partrain.spec.section import Count, Fraction, Name, NonNegative, Whole
+from partrain.spec.training import ChunkSize, OptimizerSection, Precision, ScheduleSection
 from partrain.spec.values import plain, read
 
 HIDDEN = "***"
@@ -26,6 +26,9 @@ class TrainingPlan:
     sequence_length: Count
     steps: Count
     precision: Precision
+    loss_chunk_size: ChunkSize
+    label_smoothing: Fraction
+    z_loss: NonNegative
     seed: Whole
     optimizer: OptimizerSection
     schedule: ScheduleSection

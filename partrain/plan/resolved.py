@@ -24,6 +24,7 @@ def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
         "micro_batch_size": layout.micro_batch_size,
         "precision": training.precision,
         "recompute": layout.recompute,
+        "loss_chunk_size": training.loss_chunk_size,
     }
     view["parallel"] |= {
         "dp": layout.dp,

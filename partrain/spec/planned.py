@@ -46,7 +46,6 @@ PLANNED = (
     Planned("training.grad_accum_dtype", "leave it out: gradients are accumulated in fp32"),
     Planned("training.attention", "leave it out: torch chooses the kernel"),
     Planned("training.optimizer.name", "name: adamw", ("lion", "muon", "adamw8bit", "adafactor", "sgd")),
-    Planned("training.schedule.name", "name: cosine, linear or constant", ("wsd", "inverse_sqrt")),
     Planned("parallel.cp", "leave it out: sequences are not split over devices"),
     Planned("parallel.ep", "leave it out: there are no expert layers"),
     Planned("hardware.spare_nodes", "leave it out: no node is held in reserve"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from partrain.spec.section import Auto, Count, Fraction, NonNegative, Positive, Whole
+from partrain.spec.section import Auto, Count, Fraction, NonNegative, Positive, Share, Whole
 
 Precision = Literal["fp32", "bf16"]
 Recompute = Literal["none", "selective", "full"]
+ChunkSize = Count | Literal["none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +34,15 @@ class OptimizerSection:
 class ScheduleSection:
     """Learning rate over the steps."""
 
-    name: Literal["cosine", "linear", "constant"] = "cosine"
-    """Shape of the decay after the warm-up."""
+    name: Literal["cosine", "linear", "constant", "wsd", "inverse_sqrt"] = "cosine"
+    """Course after the warm-up: half a cosine, a line, no decay, stable with a line at the end, or the
+    inverse of the step's root."""
     warmup_steps: Whole = 0
     """Steps of linear warm-up from 0 to `optimizer.lr`."""
     min_lr: NonNegative = 0.0
-    """Learning rate at the last step (cosine and linear)."""
+    """Learning rate at the last step (cosine, linear, wsd), or the least there is (inverse_sqrt)."""
+    decay_ratio: Share = 0.1
+    """Part of the steps after the warm-up, the last ones, in which the rate falls (wsd)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,14 @@ class TrainingSection:
     gradients and optimizer states are always fp32."""
     recompute: Recompute | Auto = "auto"
     """Activations computed again in the backward pass: none, the attention core, or whole blocks."""
+    loss_chunk_size: ChunkSize | Auto = "auto"
+    """Tokens of a micro-batch whose logits exist at once; none: all; auto: 2048 where the logits would take
+    more memory than the last stage's blocks keep."""
+    label_smoothing: Fraction = 0.0
+    """Part of the target that is spread over the whole vocabulary; it is in the loss that is reported."""
+    z_loss: NonNegative = 0.0
+    """Factor of the mean squared logarithm of the softmax's denominator, which keeps logits small; it is in
+    the loss that is reported."""
     seed: Whole = 1
     """Decides initial weights and data order."""
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)

@@ -33,6 +33,8 @@ ELSEWHERE: Mapping[str, str] = {
     "mixed_precision": "training.precision",
     "activation_checkpointing": "training.recompute",
     "gradient_checkpointing": "training.recompute",
+    "label_smoothing_factor": "training.label_smoothing",
+    "z_loss_coefficient": "training.z_loss",
     "learning_rate": "training.optimizer.lr",
     "max_lr": "training.optimizer.lr",
     "max_grad_norm": "training.optimizer.grad_clip",

@@ -111,7 +111,9 @@ def loss_of(w: Weights, plan: Plan, tokens: torch.Tensor) -> torch.Tensor:
         read = x if plan.model.block == "parallel" else y
         x = y + mlp(norm(read, w, f"{prefix}.mlp_norm", plan), w, f"{prefix}.mlp", plan)
     logits = norm(x, w, "final_norm", plan) @ w["head.weight"].t()
-    return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+    logits, wish = logits.float().flatten(0, 1), plan.training
+    loss = F.cross_entropy(logits, tokens[:, 1:].flatten(), label_smoothing=wish.label_smoothing)
+    return loss + wish.z_loss * logits.exp().sum(-1).log().pow(2).mean()
 
 
 def global_batch(plan: Plan, step: int) -> torch.Tensor:

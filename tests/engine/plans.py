@@ -73,6 +73,15 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rotary_fraction": 0.5,
     },
 }
+KNOBS: dict[str, tuple[Any, ...]] = {
+    "recompute": ("none", "selective", "full"),
+    "tied": (False, True),
+    "several": (False, True),
+    "shape": tuple(SHAPES),
+    "chunk_size": ("none", 7),  # no micro-batch has a multiple of 7 tokens
+    "shaped": (False, True),
+}
+"""What a layout leaves open; `several` micro-batches, a `shaped` loss."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,9 @@ class Case:
     precision: str = "fp32"
     bounds: tuple[int, ...] = ()
     grad_clip: float = 1.0
+    chunk_size: int | str = "none"
+    label_smoothing: float = 0.0
+    z_loss: float = 0.0
     steps: int = 3
     offload: str = "none"
     sabotage: str = ""
@@ -111,6 +123,7 @@ class Case:
         names += ["sp"] * self.sequence_parallel + ["tied"] * self.tied + [self.recompute]
         names += [f"micro{self.num_micro_batches}", f"steps{self.steps}"] + ["uneven"] * bool(self.bounds)
         names += ["unclipped"] * (not self.grad_clip) + [f"offload_{self.offload}"] * (self.offload != "none")
+        names += [f"chunk{self.chunk_size}"] + ["shaped"] * bool(self.label_smoothing or self.z_loss)
         return "-".join(names + [self.sabotage.replace(" ", "_")] * bool(self.sabotage))
 
 
@@ -136,6 +149,9 @@ def plan_of(case: Case) -> Plan:
         sequence_length=SEQUENCE,
         steps=10,
         precision=case.precision,
+        loss_chunk_size=case.chunk_size,
+        label_smoothing=case.label_smoothing,
+        z_loss=case.z_loss,
         seed=3,
         optimizer=OptimizerSection(lr=LR[case.precision], grad_clip=case.grad_clip),
         schedule=ScheduleSection(warmup_steps=2),
@@ -200,14 +216,13 @@ def covering_cases(largest_world: int) -> list[Case]:
         wider = {**layout, "dp": layout["dp"] > 1, "pp": layout["pp"] > 1, "tp": layout["tp"] > 1}
         best: tuple[int, dict[str, Any]] = (-1, {})
         offloads = [name for name, stages in OFFLOADS.items() if layout["zero"] in stages]
-        for values in product(
-            ("none", "selective", "full"), (False, True), (False, True), tuple(SHAPES), offloads
-        ):
-            knobs = dict(zip(("recompute", "tied", "several", "shape", "offload"), values, strict=True))
+        for values in product(*KNOBS.values(), offloads):
+            knobs = dict(zip((*KNOBS, "offload"), values, strict=True))
             new = len(set(pairs({**wider, **knobs})) - seen)
             best = max(best, (new, knobs), key=lambda item: item[0])
         knobs = best[1]
         seen |= set(pairs({**wider, **knobs}))
+        knobs |= {"label_smoothing": 0.1, "z_loss": 1e-2} if knobs.pop("shaped") else {}
         number = _most_micro_batches(layout["dp"]) if knobs.pop("several") else 1
         steps = 10 if len(cases) % 8 == 7 else 3
         cases.append(Case(**layout, **knobs, num_micro_batches=number, steps=steps))

@@ -11,7 +11,8 @@ import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
 
 from partrain.engine.groups import ALONE, TensorGroup
-from partrain.engine.tensor_parallel import Region, vocabulary_cross_entropy
+from partrain.engine.loss import Loss
+from partrain.engine.tensor_parallel import Region
 from partrain.model.decoder import HEAD, decoder_weights
 from partrain.model.huggingface import stored_weights
 from partrain.model.weights import shard_range
@@ -51,10 +52,10 @@ def farthest(name: str, group: TensorGroup, *, sequence_parallel: bool = False) 
     for step in steps:
         x = step(x)
     head = {weight.name: weight for weight in decoder_weights(model)}[HEAD]
-    loss = vocabulary_cross_entropy(x, labels, head, group)
+    loss = Loss(head, group)(x, labels)
     loss.backward()
     first, end = shard_range(head, group.size, group.rank)
-    logits = x.detach()[..., : end - first] - their_logits[..., first:end]
+    logits = F.linear(*x).detach()[..., : end - first] - their_logits[..., first:end]
     grads = [
         parameter.grad - sharded(their_grads[parameter.entry.name], parameter.entry, group)
         for parameter in modules.parameters()

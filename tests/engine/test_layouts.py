@@ -10,7 +10,7 @@ import pytest
 
 from partrain.layout.rules import OFFLOADS
 from tests.engine import plain
-from tests.engine.plans import SHAPES, Case, covering_cases, pairs, plan_of
+from tests.engine.plans import KNOBS, Case, covering_cases, pairs, plan_of
 from tests.engine.processes import Losses, run_cases
 
 pytestmark = pytest.mark.torch
@@ -44,7 +44,8 @@ BF16 = [
         {"pp": 2, "tied": True, "num_micro_batches": 4},
         {"tp": 2, "recompute": "full"},
         {"tp": 2, "sequence_parallel": True, "shape": "gpt2", "tied": True},
-        {"dp": 3, "num_micro_batches": 2},
+        {"dp": 3, "num_micro_batches": 2, "chunk_size": 100},
+        {"tp": 2, "chunk_size": 7, "label_smoothing": 0.1, "z_loss": 1e-2, "tied": True},
         {"dp": 2, "pp": 2, "tp": 2, "num_micro_batches": 3},
         {"dp": 2, "pp": 2, "tp": 2, "sequence_parallel": True, "recompute": "selective", "tied": True},
         {"dp": 2, "zero": 2, "num_micro_batches": 4},
@@ -73,7 +74,8 @@ def reference(case: Case) -> list[plain.Step]:
 
 def expected(case: Case) -> list[plain.Step]:
     """What the plain loop gives for the case's model and numbers; its layout plays no part."""
-    same = Case(shape=case.shape, tied=case.tied, precision=case.precision, grad_clip=case.grad_clip)
+    numbers = ("shape", "tied", "precision", "grad_clip", "label_smoothing", "z_loss")
+    same = Case(**{name: getattr(case, name) for name in numbers})
     return reference(replace(same, tp=8 if case.tp == 8 else 1))[: case.steps]
 
 
@@ -114,10 +116,7 @@ def test_the_cases_cover_every_layout_and_every_pair_of_knobs() -> None:
         "sequence_parallel": (False, True),
         "zero": (0, 1, 2, 3),
         "offload": tuple(OFFLOADS),
-        "recompute": ("none", "selective", "full"),
-        "tied": (False, True),
-        "several": (False, True),
-        "shape": tuple(SHAPES),
+        **KNOBS,
     }
     impossible = {  # a pipeline takes zero 1 alone, sequence parallelism needs a tensor group
         *((("pp", True), ("zero", zero)) for zero in (0, 2, 3)),
@@ -132,6 +131,7 @@ def test_the_cases_cover_every_layout_and_every_pair_of_knobs() -> None:
     for case in FP32:
         axes = {axis: getattr(case, axis) > 1 for axis in ("dp", "pp", "tp")}
         others = {"recompute": case.recompute, "tied": case.tied, "shape": case.shape}
+        others |= {"chunk_size": case.chunk_size, "shaped": case.z_loss > 0}
         others |= {"sequence_parallel": case.sequence_parallel, "zero": case.zero}
         others |= {"offload": case.offload}
         met |= set(pairs({**axes, **others, "several": case.num_micro_batches > 1}))

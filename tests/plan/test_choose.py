@@ -2,8 +2,10 @@ import pytest
 
 from partrain.layout.rules import reasons
 from partrain.plan.choose import Choice, choose
+from partrain.plan.decide import decide
+from partrain.plan.plan import Plan
 from partrain.spec.catalog import node
-from partrain.spec.facts import MachineFacts
+from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.resolve import resolve_model
 from tests.plan.jobs import CPU, DEMO, read
 
@@ -111,3 +113,43 @@ def test_auto_micro_batch_is_left_open_where_dp_does_not_divide_the_batch() -> N
 @pytest.mark.parametrize("machine", [CPU, GPUS], ids=["cpu", "gpus"])
 def test_all_auto_is_always_legal(preset: str, machine: MachineFacts) -> None:
     assert reasons(chosen(f"model.preset={preset}", machine=machine).proposal) == ()
+
+
+LLAMA = "model.preset=llama-3.1-8b"
+
+
+def planned(*overrides: str) -> Plan:
+    plain = DEMO.replace("parallel: {pp: 2, tp: 2}\n", "")
+    random = DatasetFacts(source="synthetic", num_tokens=None, vocab_size=None)
+    return decide(read(plain, "data.train=synthetic", *overrides), machine=GPUS, data=random)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "size"),
+    [
+        # A token's logits: 128,256 x 6 bytes in bf16 = 751.5 KiB. A block keeps 4 x 4096 + 2 x (32 + 8) x 128
+        # + 4 x 14336 = 83,968 elements, 164 KiB: 32 of them outweigh the logits; 3, or 32 inputs, do not.
+        ((), "none"),
+        (("parallel.pp=8",), 2048),
+        (("training.recompute=full",), 2048),
+        # 4 stages: the last has 7 blocks, 1.1 MiB a token.
+        (("parallel.pp=4",), "none"),
+        (("training.recompute=full", "training.micro_batch_size=1", "training.sequence_length=2048"), "none"),
+        (("training.loss_chunk_size=512",), 512),
+        (("training.loss_chunk_size=none", "training.recompute=full"), "none"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_an_auto_loss_is_in_slices_where_logits_outweigh_the_last_stage(
+    overrides: tuple[str, ...], size: int | str
+) -> None:
+    long = ("training.sequence_length=8192", "training.micro_batch_size=1")
+    assert planned(LLAMA, *long, *overrides).training.loss_chunk_size == size
+
+
+def test_an_auto_loss_says_what_was_weighed() -> None:
+    plan = planned(LLAMA, "training.sequence_length=8192", "training.recompute=full")
+    # 32 blocks keep 4096 bf16 numbers each.
+    assert plan.origins["training.loss_chunk_size"] == (
+        "auto: a token's logits take 751.5 KiB, the last stage's blocks keep 256.0 KiB"
+    )
