@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -55,6 +56,18 @@ GPT2: dict[str, Any] = {
     "embd_pdrop": 0.0,
     "attn_pdrop": 0.0,
 }
+PHI: dict[str, Any] = {
+    **SMALL,
+    "hidden_size": 64,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+}
+PHI_AS_LLAMA = {
+    ".dense.": ".o_proj.",
+    ".fc1.": ".up_proj.",
+    ".fc2.": ".down_proj.",
+    ".final_layernorm.": ".norm.",
+}
+"""Phi's names and those of Llama's weights in their place."""
 CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-2": ("llama", SMALL),
     "llama-3": ("llama", {**SMALL, "rope_parameters": STRETCHED, "tie_word_embeddings": True}),
@@ -65,6 +78,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("gemma", {**SMALL, "head_dim": 16, "hidden_act": "gelu_pytorch_tanh"}),
     "gpt2": ("gpt2", GPT2),
     "pythia": ("gpt_neox", {**NEOX, "rope_parameters": {"rope_theta": 100.0, "partial_rotary_factor": 0.25}}),
+    "phi": ("phi", PHI),
     "gpt-neox-in-sequence": ("gpt_neox", {**NEOX, "use_parallel_residual": False}),
 }
 
@@ -75,6 +89,7 @@ def theirs(name: str) -> nn.Module:
     config = transformers.AutoConfig.for_model(kind, **values)
     torch.manual_seed(7)
     module: nn.Module = transformers.AutoModelForCausalLM.from_config(config).float().eval()
+    module.lm_head.bias = None  # phi's: no head of ours has one
     with torch.no_grad():
         for parameter in module.parameters():
             parameter += torch.randn_like(parameter) * 0.1
@@ -82,16 +97,43 @@ def theirs(name: str) -> nn.Module:
 
 
 def spec_of(module: Any) -> ModelSpec:
-    """Our model from the config as it would be written to a file."""
-    fields, reasons = fields_of_config(module.config.to_dict())
-    assert reasons == ()
+    """Our model from the config as it would be written to a file; of phi, which is not read, by hand."""
+    if module.config.model_type == "phi":
+        fields: Mapping[str, Any] = fields_of_phi(module.config)
+    else:
+        fields, reasons = fields_of_config(module.config.to_dict())
+        assert reasons == ()
     model = resolve_model(read(ModelSection, dict(fields)), sequence_length=LENGTH, vocab_size=None).model
     assert model is not None
     return model
 
 
+def fields_of_phi(config: Any) -> dict[str, Any]:
+    """A block whose attention and MLP read one norm, as in GPT-J and Falcon 7B; under Llama's names."""
+    return {
+        "family": "llama",
+        "num_layers": config.num_hidden_layers,
+        "hidden_size": config.hidden_size,
+        "num_heads": config.num_attention_heads,
+        "num_kv_heads": config.num_key_value_heads,
+        "mlp_size": config.intermediate_size,
+        "vocab_size": config.vocab_size,
+        "norm": "layernorm",
+        "norm_eps": config.layer_norm_eps,
+        "activation": "gelu_tanh",
+        "block": "parallel_one_norm",
+        "rope_theta": config.rope_parameters["rope_theta"],
+        "rotary_fraction": config.rope_parameters["partial_rotary_factor"],
+        "bias": True,
+        "tie_embeddings": False,
+    }
+
+
 def published(name: str, model: ModelSpec) -> str:
     """The name in the published file of the weight that transformers holds as `name`."""
+    if model.block == "parallel_one_norm":
+        for phi, llama in PHI_AS_LLAMA.items():
+            name = name.replace(phi, llama)
     renamed = model.family == "gpt_neox" and name == "lm_head.weight"  # since transformers 5
     return "embed_out.weight" if renamed else name
 
