@@ -38,6 +38,7 @@ FAULTS: dict[str, list[tuple[object, str, object]]] = {
     "": [],
     "unmarked shard": [(tensor_parallel, "mark", _unmarked), (initial, "mark", _unmarked)],
     "norm gradient not summed": [(tensor_parallel.Region, "outside", _not_summed)],
+    "head norm gradient not summed": [(tensor_parallel.Region, "inside", _not_summed)],
     "tied gradient not summed": [(PipelineModule, "get_tied_weights_and_groups", _no_ties)],
     "data off by one sample": [(tokens, "positions", _one_later)],
 }

@@ -57,6 +57,7 @@ BF16 = [
 CONTROLS = [
     Case(tp=2, sabotage="unmarked shard"),
     Case(tp=2, sequence_parallel=True, sabotage="norm gradient not summed"),
+    Case(tp=2, shape="qwen3", steps=10, sabotage="head norm gradient not summed"),
     Case(pp=2, tied=True, sabotage="tied gradient not summed"),
     Case(dp=2, sabotage="data off by one sample"),
 ]
