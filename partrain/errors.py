@@ -142,3 +142,7 @@ class RunError(PartrainError):
     """A run failed, or a run folder cannot be used."""
 
     exit_code = 5
+
+
+class GuardError(RunError):
+    """A training went wrong by itself, and every rank ends in the same step and says the same."""

@@ -63,7 +63,8 @@ class Console:
         elif isinstance(event, Started):
             render.say(f"{len(event.pids)} processes started; {first_wait(self._plan)}")
         elif isinstance(event, Failed):
-            render.say((f"rank {event.failure.rank} failed: ending all ranks", "bad"))
+            who = "the training" if event.failure.kind == "guard" else f"rank {event.failure.rank}"
+            render.say((f"{who} failed: ending all ranks", "bad"))
         elif isinstance(event, Stopping):
             render.say((f"{event.signal}: ending all ranks; once more kills them", "bold"))
 
@@ -80,6 +81,8 @@ class Console:
                 render.say(("".join(name.rjust(width) for name, width in _COLUMNS), "bold"))
             self._lines += 1
             render.say(step_line(record, steps=steps, left_s=self._left_s(record)))
+        if record.warning:
+            render.say((record.warning, "bad"))
 
     def _left_s(self, record: StepRecord) -> float | None:
         if not self._recent:

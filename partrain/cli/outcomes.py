@@ -27,7 +27,7 @@ def _show_failure(outcome: Outcome, failure: Failure, folder: RunFolder) -> None
         render.say()
         render.say(
             f"rank {failure.rank} said:"
-            if failure.kind == "error"
+            if failure.kind in ("error", "guard")
             else f"the end of rank {failure.rank}'s log:"
         )
         render.say_text(failure.traceback.strip("\n"), indent="  ")
@@ -79,6 +79,8 @@ def _summary_rows(summary: Summary) -> dict[str, str]:
         "loss": f"{first.loss:.4f} at step {first.step}, {last.loss:.4f} at step {last.step}",
         "time": f"{format_seconds(summary.total_s)} for {steps}",
     }
+    if summary.num_skipped:
+        rows["skipped"] = f"the update of {summary.num_skipped} step{'s' * (summary.num_skipped > 1)}"
     after_first_s = summary.total_s - first.step_s
     if seen > 1 and after_first_s > 0:
         speed = summary.tokens_after_first / after_first_s

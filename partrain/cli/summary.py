@@ -21,12 +21,14 @@ class Summary:
     """Tokens of all of them but the first, which warms everything up."""
     peak_bytes: int
     """Largest memory of any rank."""
+    num_skipped: int
+    """How many had their update left out."""
 
 
 def summed(before: Summary | None, record: StepRecord) -> Summary:
     """`before` and one more step."""
     if before is None:
-        return Summary(record, record, 1, record.step_s, 0.0, record.peak_bytes)
+        return Summary(record, record, 1, record.step_s, 0.0, record.peak_bytes, int(record.skipped))
     return Summary(
         first=before.first,
         last=record,
@@ -34,4 +36,5 @@ def summed(before: Summary | None, record: StepRecord) -> Summary:
         total_s=before.total_s + record.step_s,
         tokens_after_first=before.tokens_after_first + record.tokens_per_s * record.step_s,
         peak_bytes=max(before.peak_bytes, record.peak_bytes),
+        num_skipped=before.num_skipped + record.skipped,
     )

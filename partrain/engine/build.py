@@ -57,7 +57,14 @@ def build_engine(plan: Plan, *, rank: int, device: torch.device) -> Any:
     engine, *_ = deepspeed.initialize(
         model=module, model_parameters=groups, mpu=grid, **_configuration(plan, groups, group)
     )
+    if plan.training.precision == "bf16" and plan.layout.zero == 2:
+        engine.optimizer.check_overflow = _left_to_the_norm
     return engine
+
+
+def _left_to_the_norm(partition_gradients: bool = True) -> None:
+    """In place of a look at every gradient, with copies of it in fp32: the norm, which comes next, says too
+    whether all are finite, and leaves the update out."""
 
 
 def _configuration(plan: Plan, groups: list[dict[str, Any]], group: TensorGroup) -> dict[str, Any]:

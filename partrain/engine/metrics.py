@@ -5,12 +5,14 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from math import isfinite
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.utils.tensorboard import SummaryWriter
 
+from partrain.engine.guard import StepResult
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
 from partrain.run.records import StepRecord, is_shown
@@ -53,9 +55,7 @@ class Recorder:
         self._board.add_text("job", _code(folder.job.read_text(encoding="utf-8", errors="replace")), 0)
         self._board.add_text("plan", _code(plan.without_secrets().to_json()), 0)
 
-    def record(
-        self, step: int, *, loss: float, lr: float, grad_norm: float, step_s: float, peak_bytes: int
-    ) -> None:
+    def record(self, step: int, result: StepResult, *, lr: float, step_s: float, peak_bytes: int) -> None:
         """`step` has ended."""
         if self._file is None:
             return
@@ -64,9 +64,9 @@ class Recorder:
         flops = self.plan.flops_per_token * tokens / step_s / layout.world_size
         record = StepRecord(
             step=step,
-            loss=loss,
+            loss=result.loss,
             lr=lr,
-            grad_norm=grad_norm,
+            grad_norm=result.grad_norm,
             step_s=step_s,
             tokens=tokens * step,
             tokens_per_s=tokens / step_s,
@@ -74,6 +74,8 @@ class Recorder:
             mfu=self._mfu(flops),
             peak_bytes=peak_bytes,
             time=time.time(),
+            skipped=result.skipped,
+            warning=result.warning,
         )
         self._file.write(record.to_json() + "\n")
         if is_shown(step, log_every=self.plan.log_every, steps=self.plan.training.steps):
@@ -87,7 +89,7 @@ class Recorder:
     def _draw(self, record: StepRecord) -> None:
         values: dict[str, Any] = {**vars(record), "tflops": record.flops / 1e12}
         for field, name in SCALARS.items():
-            if values[field] is not None:
+            if values[field] is not None and isfinite(values[field]):
                 self._board.add_scalar(name, values[field], record.step)  # type: ignore[union-attr]
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import isfinite
 from typing import Any
 
 import torch
@@ -40,16 +41,31 @@ class ClippingAdamW(torch.optim.AdamW):
         super().__init__(groups, lr=wish.lr, betas=wish.betas, eps=wish.eps, fused=True)
         self.limit, self.group = wish.grad_clip, group
         self.grad_norm = 0.0
+        self.overflow = False
+        """Whether the last update was left out; DeepSpeed counts these."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """One update; `grad_norm` is the norm before clipping."""
+        """One update, left out where the norm is not finite; `grad_norm` is the norm before clipping."""
         parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = global_norm(parameters, self.group)
+        self.grad_norm = float(norm)
+        self.overflow = not isfinite(self.grad_norm)
+        if self.overflow:
+            return None
         if self.limit > 0:
             nn.utils.clip_grads_with_norm_(parameters, self.limit, norm)
-        self.grad_norm = float(norm)
         return super().step(closure)
+
+
+def forget_gradients(optimizer: Any) -> None:
+    """Drop the gradients of an update that was left out.
+
+    ZeRO 2 of DeepSpeed 0.19.8 keeps them when they are offloaded in bf16 (`stage_1_and_2.py : step` drops
+    them in its other branches): what was not finite once would be in every later sum.
+    """
+    groups: dict[int, Any] = getattr(optimizer, "averaged_gradients", {})
+    groups.update(dict.fromkeys(groups))
 
 
 def global_norm(parameters: Iterable[nn.Parameter], group: TensorGroup) -> Tensor:

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from partrain.data.sources import TokenSource
 from partrain.data.tokens import batch
+from partrain.engine.guard import Guard, StepResult
 from partrain.engine.metrics import Recorder, peak_memory
-from partrain.engine.optimizer import ClippingAdamW
+from partrain.engine.optimizer import ClippingAdamW, forget_gradients
 from partrain.engine.row import mean_loss
-from partrain.errors import RunError
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.learning_rate import learning_rate
 from partrain.plan.plan import Plan
@@ -38,15 +38,17 @@ def batches(
         yield tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> tuple[float, float]:
-    """One optimizer step: the mean loss of the global batch, and the gradient's norm before clipping."""
+def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> StepResult:
+    """One optimizer step; its update is left out where the gradient's norm is not finite."""
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     for group in optimizer.param_groups:
         group["lr"] = lr
     pipelined = isinstance(engine, PipelineEngine)
     loss = float(engine.train_batch(micro_batches)) if pipelined else mean_loss(engine, micro_batches)
     norm = optimizer.grad_norm if isinstance(optimizer, ClippingAdamW) else engine.get_global_grad_norm()
-    return loss, float(norm)
+    if not isfinite(norm):
+        forget_gradients(engine.optimizer)
+    return StepResult(loss, float(norm))
 
 
 def train(
@@ -54,28 +56,20 @@ def train(
 ) -> Iterator[int]:
     """All steps of the plan, yielding each as it begins; every step is recorded.
 
-    Raises RunError at a step whose loss or gradient is not finite: DeepSpeed would skip the update under
-    ZeRO and spoil the weights without it.
+    Raises GuardError, on every rank in the same step, when the training goes wrong.
     """
     replica, wish = coordinate_of(rank, plan.layout).dp, plan.training
-    last = time.monotonic()
+    guard, last = Guard(engine, plan, rank), time.monotonic()
     for step in range(1, wish.steps + 1):
         yield step
         lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
-        micro_batches = batches(source, plan, step=step, replica=replica, device=device)
-        loss, grad_norm = train_step(engine, micro_batches, lr=lr)
-        refuse_non_finite(engine, step, loss=loss, grad_norm=grad_norm)
+
+        def run(step: int = step, lr: float = lr) -> StepResult:
+            micro_batches = batches(source, plan, step=step, replica=replica, device=device)
+            return train_step(engine, micro_batches, lr=lr)
+
+        result = guard.watch(step, run)
         peak_bytes = peak_memory(device)
         now = time.monotonic()
-        recorder.record(step, loss=loss, lr=lr, grad_norm=grad_norm, step_s=now - last, peak_bytes=peak_bytes)
+        recorder.record(step, result, lr=lr, step_s=now - last, peak_bytes=peak_bytes)
         last = now
-
-
-def refuse_non_finite(engine: Any, step: int, *, loss: float, grad_norm: float) -> None:
-    """Raise RunError, on every rank in the same step, where the update was or should have been skipped."""
-    if isfinite(loss) and isfinite(grad_norm) and not engine.skipped_steps:
-        return
-    raise RunError(
-        f"step {step}: the gradient is not finite (loss {loss:.5g}, gradient norm {grad_norm:.5g})",
-        hint="a lower training.optimizer.lr, or more training.schedule.warmup_steps",
-    )

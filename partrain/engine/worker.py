@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from partrain.errors import PartrainError, RunError
+from partrain.errors import GuardError, PartrainError, RunError
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.plan import Plan
 from partrain.run.failures import EXIT_OWN_ERROR, EXIT_PEER_LOST, write_failure
@@ -86,7 +86,7 @@ def report(error: BaseException, folder: RunFolder, *, rank: int, step: int | No
         if isinstance(error, PartrainError)
         else f"{type(error).__name__}: {lines[0] if lines else ''}"
     )
-    kind = "peer" if peer else "error"
+    kind = "peer" if peer else "guard" if isinstance(error, GuardError) else "error"
     log.error("%s", text or message)
     try:
         write_failure(folder, Failure(rank, time.time(), kind, message, text, step))

@@ -77,8 +77,7 @@ def local_script(plan: Plan, folder: RunFolder, *, python: str, environ: Mapping
 
 def rank_label(plan: Plan, rank: int) -> str:
     """The place of a rank in words: `dp 0, pp 1, tp 0`."""
-    at = coordinate_of(rank, plan.layout)
-    return f"dp {at.dp}, pp {at.pp}, tp {at.tp}"
+    return str(coordinate_of(rank, plan.layout))
 
 
 def _world(plan: Plan) -> dict[str, str]:

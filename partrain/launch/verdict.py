@@ -13,7 +13,7 @@ from partrain.run.records import Failure, Outcome
 # The first failing rank is the one with the strongest evidence against it, then the earliest. A rank killed
 # from outside says nothing itself; ranks that lost a peer may be noticed sooner than the peer. Aborts come
 # after errors: communication libraries abort a process whose peer is gone.
-_EVIDENCE = ("signal", "error", "abort", "exit", "peer")
+_EVIDENCE = ("signal", "error", "guard", "abort", "exit", "peer")
 
 STOP_CODES = {"SIGINT": 130, "SIGTERM": 143}
 """Signal that ended a run -> exit code."""
@@ -78,7 +78,7 @@ def judge(ends: Sequence[RankEnd], progress: Progress, host: Host) -> Outcome:
     rank says that it failed.
     """
     failures = _failures(ends, progress, host)
-    if progress.complete and not any(failure.kind == "error" for failure in failures):
+    if progress.complete and not any(failure.kind in ("error", "guard") for failure in failures):
         return Outcome("done", 0, _done_message(ends, progress), time.time(), None, failures)
     if failures:
         first, *others = failures
@@ -91,7 +91,9 @@ def judge(ends: Sequence[RankEnd], progress: Progress, host: Host) -> Outcome:
 
 
 def first_message(failure: Failure, label: str) -> str:
-    """One line that names the first failing rank."""
+    """One line that names the first failing rank, unless all fail alike: then it says what they say."""
+    if failure.kind == "guard":
+        return failure.message
     joint = " " if failure.kind in ("signal", "exit") else ": "
     return f"rank {failure.rank} ({label}){joint}{failure.message}"
 

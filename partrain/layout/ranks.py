@@ -21,6 +21,9 @@ class Coordinate:
     dp: int
     tp: int
 
+    def __str__(self) -> str:
+        return f"dp {self.dp}, pp {self.pp}, tp {self.tp}"
+
 
 def coordinate_of(rank: int, layout: Layout) -> Coordinate:
     """Position of `rank`.

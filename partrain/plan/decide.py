@@ -240,6 +240,7 @@ def _plan(
         stages=stages,
         parameters=parameters(model),
         flops_per_token=flops_per_token(model, wish.sequence_length),
+        guard=job.guard,
         deepspeed=deepspeed_config(training, layout, rank_parameters=largest, raw=job.deepspeed),
         env=job.launch.env,
         run_dir=job.run.dir,

@@ -47,7 +47,8 @@ def deepspeed_config(
             **_sharded_parameters(layout, rank_parameters),
             **_offloaded(layout),
         },
-        "bf16": {"enabled": training.precision == "bf16", "check_grad_overflow": False},
+        # Without the check ZeRO 2 makes an update whose norm is not finite, and spoils the weights.
+        "bf16": {"enabled": training.precision == "bf16", "check_grad_overflow": True},
         "pipeline": {
             # The defaults assume equal activations on the tensor ranks and would mix sequence shards.
             "pipe_partitioned": False,

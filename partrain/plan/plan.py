@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from partrain.layout.layout import Layout
 from partrain.spec.facts import DatasetFacts, MachineFacts
+from partrain.spec.guard import GuardSection
 from partrain.spec.launch import EnvName
 from partrain.spec.model import ModelSpec
 from partrain.spec.section import Count, Fraction, Name, NonNegative, Whole
@@ -66,6 +67,7 @@ class Plan:
     """Parameters of the whole model, each counted once."""
     flops_per_token: float
     """Model FLOPs a token, forward and backward, recomputation not counted."""
+    guard: GuardSection
     deepspeed: dict[str, Any]
     """The engine's configuration."""
     env: dict[EnvName, str]

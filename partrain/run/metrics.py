@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from partrain.run.records import StepRecord
 _CHUNK_BYTES = 2**18
 _LONGEST_LINE_BYTES = 2**16
 _LARGEST_INT = 2**63
-_KINDS = {"int": (int,), "float": (int, float, type(None)), "float | None": (int, float, type(None))}
+_NUMBER = (int, float, type(None))
+_KINDS = {"int": (int,), "float": _NUMBER, "float | None": _NUMBER, "bool": (bool,), "str": (str,)}
 _FIELDS = {field.name: str(field.type) for field in fields(StepRecord)}
+_DEFAULTS = {field.name: field.default for field in fields(StepRecord) if field.default is not MISSING}
 
 
 def record_from(line: str | bytes) -> StepRecord | None:
@@ -24,13 +26,16 @@ def record_from(line: str | bytes) -> StepRecord | None:
     Keys of later versions are left aside.
     """
     value = object_in(line)
+    value = None if value is None else {**_DEFAULTS, **value}
     if value is None or not all(_fits(value.get(name, ""), kind) for name, kind in _FIELDS.items()):
         return None
     return StepRecord(**{name: _measured(value[name], kind) for name, kind in _FIELDS.items()})
 
 
 def _fits(value: object, kind: str) -> bool:
-    if isinstance(value, int) and (isinstance(value, bool) or abs(value) >= _LARGEST_INT):
+    if isinstance(value, bool):
+        return kind == "bool"
+    if isinstance(value, int) and abs(value) >= _LARGEST_INT:
         return False
     return isinstance(value, _KINDS[kind])
 

@@ -41,14 +41,18 @@ class StepRecord:
     """Largest memory of any rank: allocated on GPUs, resident on CPUs."""
     time: float
     """Seconds since 1970."""
+    skipped: bool = False
+    """Whether the update was left out: weights and optimizer states are as before the step."""
+    warning: str = ""
+    """What the guard says of this step, in one line; empty: nothing."""
 
     def to_json(self) -> str:
         """A line of metrics.jsonl; null stands for NaN and infinity, which JSON does not have."""
         return json.dumps({name: _finite(value) for name, value in asdict(self).items()}, allow_nan=False)
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is None or math.isfinite(value) else None
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def is_shown(step: int, *, log_every: int, steps: int) -> bool:
@@ -67,7 +71,8 @@ class Failure:
     rank: int
     time: Timestamp
     kind: str
-    """`error`: its own exception; `peer`: another rank went away; `signal`: killed; `exit`: no word left."""
+    """`error`: its own exception; `guard`: the training went wrong, as all ranks say; `peer`: another rank
+    went away; `signal`: killed; `exit`: no word left."""
     message: str
     """One line."""
     traceback: str = ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from partrain.spec.data import DataSection
+from partrain.spec.guard import GuardSection
 from partrain.spec.hardware import HardwareSection
 from partrain.spec.launch import LaunchSection, MonitorSection, RunSection
 from partrain.spec.model import ModelSection
@@ -38,5 +39,7 @@ class JobSpec:
     """Where its runs are kept."""
     monitor: MonitorSection = field(default_factory=MonitorSection)
     """What is shown while it runs."""
+    guard: GuardSection = field(default_factory=GuardSection)
+    """What is done when it goes wrong by itself."""
     deepspeed: dict[str, Any] = field(default_factory=dict)
     """Raw DeepSpeed keys, from a checked list; a clash with what the plan decides is an error."""

@@ -57,7 +57,6 @@ PLANNED = (
     Planned("launch.secrets", "set the variable in the environment of `partrain launch`"),
     Planned("run.storage", "leave it out: the run folder is on this machine"),
     Planned("checkpoint", "leave it out: nothing is saved"),
-    Planned("guard", "leave it out: watch the loss"),
 )
 PLANNED_KEYS = tuple(tuple(entry.path.split(".")) for entry in PLANNED if entry.values is None)
 

@@ -70,6 +70,26 @@ def test_other_events_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "SIGINT: ending all ranks; once more kills them" in out
 
 
+def test_a_warning_of_a_step_is_told_whether_the_step_is_shown_or_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    console = Console(plan_of(tmp_path, "monitor.log_every=5", "training.steps=12"))
+    console.on_event(Recorded(replace(record(3), warning="step 3: the loss jumped")))
+    assert capsys.readouterr().out == "step 3: the loss jumped\n"
+
+
+def test_a_training_that_ended_itself_is_no_failure_of_a_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert FAILED.failure is not None
+    failure = replace(FAILED.failure, kind="guard")
+    Console(plan_of(tmp_path)).on_event(Failed("step 3: x", failure))
+    show_outcome(replace(FAILED, failure=failure), RunFolder(tmp_path))
+    out = capsys.readouterr().out
+    assert "the training failed: ending all ranks" in out
+    assert "rank 2 said:" in out
+
+
 def test_a_file_of_tokens_is_looked_at_before_the_first_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -98,6 +118,12 @@ def test_the_summary_counts_speed_after_the_first_step(tmp_path: Path, capsys: p
     assert rows["time"] == "10.0 s for 3 steps"
     assert rows["speed"] == "8.19K tokens/s after the first step"  # 2 x 4096 tokens in 2 x 0.5 s
     assert rows["run"] == str(tmp_path)
+
+
+def test_the_summary_counts_updates_that_were_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    skipped = [replace(record(step), skipped=step in (2, 3)) for step in range(1, 5)]
+    assert summary_rows(summary_of(*skipped), tmp_path, capsys)["skipped"] == "the update of 2 steps"
+    assert "skipped" not in summary_rows(summary_of(record(1)), tmp_path, capsys)
 
 
 def test_steps_that_were_not_told_are_not_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -129,8 +129,11 @@ def global_batch(plan: Plan, step: int) -> torch.Tensor:
     return torch.stack([torch.from_numpy(row) for row in rows])
 
 
-def train(plan: Plan, steps: int) -> list[Step]:
-    """Losses and gradient norms of a loop over whole global batches, with fp32 master weights."""
+def train(plan: Plan, steps: int, *, left_out: tuple[int, ...] = ()) -> list[Step]:
+    """Losses and gradient norms of a loop over whole global batches, with fp32 master weights.
+
+    The updates of the steps `left_out` are not made.
+    """
     wish, masters = plan.training.optimizer, first_weights(plan)
     dtype = torch.bfloat16 if plan.training.precision == "bf16" else torch.float32
     masters = {name: value.to(dtype).float().requires_grad_() for name, value in masters.items()}
@@ -153,6 +156,7 @@ def train(plan: Plan, steps: int) -> list[Step]:
         optimizer.zero_grad()
         loss.backward()
         grad_norm = torch.nn.utils.clip_grad_norm_(list(unique), wish.grad_clip or float("inf"))
-        optimizer.step()
+        if step not in left_out:
+            optimizer.step()
         result.append(Step(loss.item(), grad_norm.item()))
     return result

@@ -13,6 +13,7 @@ from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_
 from partrain.plan.ds_config import deepspeed_config
 from partrain.plan.plan import Plan, StagePlan, TrainingPlan
 from partrain.spec.facts import DatasetFacts, MachineFacts
+from partrain.spec.guard import GuardSection
 from partrain.spec.model import ModelSpec
 from partrain.spec.training import OptimizerSection, ScheduleSection
 
@@ -73,6 +74,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "rotary_fraction": 0.5,
     },
 }
+STOP_AND_WARN = GuardSection()
 KNOBS: dict[str, tuple[Any, ...]] = {
     "recompute": ("none", "selective", "full"),
     "tied": (False, True),
@@ -105,6 +107,7 @@ class Case:
     z_loss: float = 0.0
     steps: int = 3
     offload: str = "none"
+    guard: GuardSection = STOP_AND_WARN
     sabotage: str = ""
 
     @property
@@ -147,7 +150,7 @@ def plan_of(case: Case) -> Plan:
     )
     training = TrainingPlan(
         sequence_length=SEQUENCE,
-        steps=10,
+        steps=max(10, case.steps),
         precision=case.precision,
         loss_chunk_size=case.chunk_size,
         label_smoothing=case.label_smoothing,
@@ -179,6 +182,7 @@ def plan_of(case: Case) -> Plan:
         stages=stages,
         parameters=parameters(model),
         flops_per_token=flops_per_token(model, SEQUENCE),
+        guard=case.guard,
         deepspeed=deepspeed_config(training, layout, rank_parameters=largest, raw={}),
         env={},
         run_dir="runs",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.engine.plans import Case, plan_of
 
@@ -29,8 +30,14 @@ def run_cases(cases: Sequence[Case], folder: Path) -> dict[Case, Losses]:
 
 
 def _run_world(cases: Sequence[Case], size: int, folder: Path) -> list[Losses]:
-    folder.mkdir()
     work = [{"plan": plan_of(c).to_json(), "steps": c.steps, "sabotage": c.sabotage} for c in cases]
+    results = run_world("tests.engine.world", work, size, folder)
+    return [[(a, b) for a, b in json.loads(line)] for line in results.read_text().splitlines()]
+
+
+def run_world(module: str, work: Sequence[dict[str, Any]], size: int, folder: Path) -> Path:
+    """`module` on `size` ranks with `work`; the file with its results."""
+    folder.mkdir()
     plans, results = folder / "plans.json", folder / "results.jsonl"
     plans.write_text(json.dumps(work))
     with socket.socket() as free:
@@ -45,7 +52,7 @@ def _run_world(cases: Sequence[Case], size: int, folder: Path) -> list[Losses]:
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
-    argv = [sys.executable, "-m", "tests.engine.world", str(plans), str(results)]
+    argv = [sys.executable, "-m", module, str(plans), str(results)]
     started = []
     try:
         for rank in range(size):
@@ -57,4 +64,4 @@ def _run_world(cases: Sequence[Case], size: int, folder: Path) -> list[Losses]:
         for process in started:
             process.kill()
     assert codes == [0] * size, "\n".join((folder / f"rank-{r}.log").read_text()[-3000:] for r in range(size))
-    return [[(a, b) for a, b in json.loads(line)] for line in results.read_text().splitlines()]
+    return results

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from partrain.run.folder import RunFolder
+from partrain.run.reading import read_object
+from partrain.run.records import outcome_from
 from tests.engine.test_kills import ROOT
 
 pytestmark = pytest.mark.torch
@@ -21,6 +25,11 @@ data: {train: synthetic}
 training: {sequence_length: 64, global_batch_size: 8, steps: 5, optimizer: {lr: 1.0e+30}}
 hardware: {node: cpu}
 """
+NAMED = re.compile(
+    r"step 2: the (loss|gradient) is not finite, first on rank \d \(dp \d, pp \d, tp \d\), "
+    r"layer \d \(block \d\), "
+    r"the (input|output|gradient) of .*: \d+ of \d+ values are (nan|inf|nan or inf)"
+)
 
 
 @pytest.mark.parametrize(
@@ -49,5 +58,11 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(
         check=False,
     )
     assert launched.returncode == 5, launched.stdout + launched.stderr
-    assert "step 2: the gradient is not finite" in launched.stdout + launched.stderr
-    assert (tmp_path / "runs" / "spoilt" / "metrics.jsonl").read_text().count("\n") == 1
+    folder = RunFolder(tmp_path / "runs" / "spoilt")
+    assert folder.metrics.read_text().count("\n") == 1
+    outcome = outcome_from(read_object(folder.outcome))
+    assert (outcome.state, outcome.exit_code, outcome.failure and outcome.failure.step) == ("failed", 5, 2)
+    assert NAMED.fullmatch(outcome.message), outcome.message
+    assert outcome.message in launched.stdout
+    assert "the training failed: ending all ranks" in launched.stdout
+    assert "fix: a lower training.optimizer.lr" in launched.stdout

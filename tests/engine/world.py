@@ -38,7 +38,8 @@ def run(plan: Plan, steps: int) -> list[tuple[float, float]]:
         lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
         replica = coordinate_of(rank, plan.layout).dp
         micro_batches = batches(source, plan, step=step, replica=replica, device=CPU)
-        result.append(train_step(engine, micro_batches, lr=lr))
+        done = train_step(engine, micro_batches, lr=lr)
+        result.append((done.loss, done.grad_norm))
     if plan.layout.zero == 3:
         check_shares(engine, plan)
     engine.destroy()

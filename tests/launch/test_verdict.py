@@ -25,6 +25,7 @@ def end(rank, exit_code, *, at=1.0, kind="", message="E: x"):
         ([end(0, 75), end(1, -6, at=2.0)], 1),
         ([end(0, 1, at=2.0, kind="error"), end(1, 1, at=1.5, kind="error")], 1),
         ([end(0, -11, at=2.0), end(1, 1, kind="error")], 0),
+        ([end(0, 1, kind="guard"), end(1, 1, at=2.0, kind="error")], 1),
         ([end(0, 75), end(1, 3, at=2.0)], 1),
         ([end(0, 75, at=3.0), end(1, 75, at=2.0)], 1),
         ([end(0, 1, kind="of a later version"), end(1, 75, at=2.0)], 1),
@@ -58,6 +59,13 @@ def test_nothing_after_the_last_step_spoils_a_run():
 
 def test_a_rank_that_says_it_failed_after_the_last_step_is_heard():
     assert judge([end(0, 0), end(1, 1, kind="error")], WHOLE, Host()).exit_code == 5
+
+
+def test_what_all_ranks_say_of_the_training_stands_alone():
+    ends = [end(0, 75), end(1, 1, kind="guard", message="step 5: x"), end(2, 1, kind="guard")]
+    outcome = judge(ends, PART, Host(disk="0 B of disk"))
+    assert (outcome.exit_code, outcome.message) == (5, "step 5: x")
+    assert judge([end(0, 1, kind="guard"), end(1, 0)], WHOLE, Host()).exit_code == 5
 
 
 def test_ranks_that_all_leave_before_the_last_step_have_failed():

@@ -160,6 +160,7 @@ def test_a_module_of_the_working_directory_is_not_the_boards(tmp_path: Path, mon
 @pytest.mark.torch
 def test_the_board_serves_every_step_of_a_run(tmp_path: Path):
     """Written by the recorder of the engine, asked for as the page asks."""
+    from partrain.engine.guard import StepResult
     from partrain.engine.metrics import Recorder
     from tests.engine.plans import Case, plan_of
 
@@ -168,7 +169,7 @@ def test_the_board_serves_every_step_of_a_run(tmp_path: Path):
     folder.job.write_text("version: 1\n")
     recorder = Recorder(plan_of(Case()), folder, rank=0)
     for step in range(1, 1501):
-        recorder.record(step, loss=1 / step, lr=1e-3, grad_norm=1.0, step_s=0.5, peak_bytes=2**20)
+        recorder.record(step, StepResult(1 / step, 1.0), lr=1e-3, step_s=0.5, peak_bytes=2**20)
     recorder.close()
     port, log = free_port(QUIET_PORT), tmp_path / "log"
     process = start_board(folder.tensorboard, port=port, log=log)

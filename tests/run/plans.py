@@ -7,6 +7,7 @@ from typing import Any
 from partrain.layout.layout import Layout
 from partrain.plan.plan import Plan, StagePlan, TrainingPlan
 from partrain.spec.facts import DatasetFacts, MachineFacts
+from partrain.spec.guard import GuardSection
 from partrain.spec.model import ModelSpec
 from partrain.spec.training import OptimizerSection, ScheduleSection
 
@@ -88,6 +89,7 @@ def a_plan(*, steps: int = 10, tp: int = 2, device: str = "cpu", **changed: Any)
         "stages": tuple(StagePlan(stage=s, first=2 * s, last=2 * s + 1, parameters=1) for s in range(2)),
         "parameters": 1,
         "flops_per_token": 6.0,
+        "guard": GuardSection(),
         "deepspeed": {"zero_optimization": {"stage": 1}},
         "env": {},
         "run_dir": "runs",

@@ -143,6 +143,19 @@ def test_a_key_of_a_later_version_is_left_aside():
     assert record_from(json.dumps({**asdict(RECORD), "energy_j": 1})) == RECORD
 
 
+def test_a_record_without_the_guard_s_fields_is_one_of_a_usual_step():
+    lines = {**asdict(RECORD)}
+    del lines["skipped"], lines["warning"]
+    assert record_from(json.dumps(lines)) == RECORD
+    marked = replace(RECORD, skipped=True, warning="step 1: x")
+    assert record_from(marked.to_json()) == marked
+
+
+@pytest.mark.parametrize("change", [{"skipped": 1}, {"skipped": None}, {"warning": None}, {"loss": True}])
+def test_a_value_of_another_kind_is_no_record(change):
+    assert record_from(json.dumps({**asdict(RECORD), **change})) is None
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_measured_number_that_json_cannot_spell_is_null_and_read_as_nan(value):
     written = replace(RECORD, loss=value, grad_norm=value).to_json()
