@@ -40,6 +40,7 @@ THIRD_PARTIES = {
     "data/token_header.py": set(),
     "launch": set(),
     "engine": {"torch", "deepspeed", "tensorboard", "numpy", "safetensors"},
+    "engine/optimizer.py": {"torch", "bitsandbytes"},
     "monitor": set(),
     "cli": {"typer"},
     "cli/console.py": {"rich"},

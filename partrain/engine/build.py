@@ -9,11 +9,10 @@ from typing import Any
 import deepspeed
 import torch
 from deepspeed.ops import __compatible_ops__
-from torch import nn
 
-from partrain.engine.groups import Grid, TensorGroup, tensor_group, topology
+from partrain.engine.groups import Grid, tensor_group, topology
 from partrain.engine.initial import materialise
-from partrain.engine.optimizer import ClippingAdamW, parameter_groups
+from partrain.engine.optimizer import Clipping, build_optimizer, parameter_groups
 from partrain.engine.pipeline import pipeline_module
 from partrain.engine.row import number_held, row_module
 from partrain.errors import RunError
@@ -47,16 +46,19 @@ def build_engine(plan: Plan, *, rank: int, device: torch.device) -> Any:
         dtype=DTYPES[plan.training.precision],
     )
     grid = Grid(topology(plan.layout)) if plan.layout.zero > 1 else None
-    module: nn.Module
+    module: Any
     if grid is None:
         module = pipeline_module(plan, group=group, materialise=values)
     else:
         module = row_module(plan, group=group, grid=grid, materialise=values)
     check_parameters(plan, rank, sum(number_held(p) for p in module.parameters()))
     groups = parameter_groups(module.parameters(), plan.training.optimizer.weight_decay)
-    engine, *_ = deepspeed.initialize(
-        model=module, model_parameters=groups, mpu=grid, **_configuration(plan, groups, group)
-    )
+    replicas = (grid or module.mpu()).get_data_parallel_group()
+    optimizer = build_optimizer(plan, groups, group=group, replicas=replicas)
+    if not plan.layout.zero:
+        Clipping(plan.training.optimizer.grad_clip, group).before_steps_of(optimizer)
+    config = dict(plan.deepspeed)
+    engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, mpu=grid, config=config)
     if plan.training.precision == "bf16" and plan.layout.zero == 2:
         engine.optimizer.check_overflow = _left_to_the_norm
     return engine
@@ -65,15 +67,6 @@ def build_engine(plan: Plan, *, rank: int, device: torch.device) -> Any:
 def _left_to_the_norm(partition_gradients: bool = True) -> None:
     """In place of a look at every gradient, with copies of it in fp32: the norm, which comes next, says too
     whether all are finite, and leaves the update out."""
-
-
-def _configuration(plan: Plan, groups: list[dict[str, Any]], group: TensorGroup) -> dict[str, Any]:
-    """Configuration and, without ZeRO, the optimizer in place of the configured one."""
-    config = dict(plan.deepspeed)
-    if plan.layout.zero:
-        return {"config": config}
-    del config["optimizer"]
-    return {"config": config, "optimizer": ClippingAdamW(groups, plan.training.optimizer, group)}
 
 
 def check_parameters(plan: Plan, rank: int, found: int) -> None:

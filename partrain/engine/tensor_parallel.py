@@ -1,4 +1,4 @@
-"""The only place where a weight is split and where a tensor group communicates.
+"""The only place where a weight is split and where a tensor group communicates over activations.
 
 Shapes: B sequences, T tokens of a sequence, S tokens that this rank holds of it (T, or T / tp with
 sequence parallelism), H hidden size, O and I outputs and inputs of a linear layer, both local.
@@ -24,7 +24,7 @@ from partrain.model.weights import Weight, local_shape, shard_range
 SEQUENCE_DIM = 1
 
 # torch 2.13 renamed these and warns of the names that older releases have.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
@@ -49,7 +49,7 @@ def mark(target: nn.Parameter, weight: Weight) -> nn.Parameter:
 def _gather(x: Tensor, group: TensorGroup) -> Tensor:
     """[B, S, ...] of each rank -> [B, T, ...]."""
     parts = x.new_empty((group.size, *x.shape))
-    _all_gather(parts.flatten(0, 1), x.contiguous(), group=group.handle)
+    all_gather(parts.flatten(0, 1), x.contiguous(), group=group.handle)
     return parts.movedim(0, SEQUENCE_DIM).reshape(x.shape[0], -1, *x.shape[2:])
 
 

@@ -15,7 +15,7 @@ from partrain.data.sources import TokenSource
 from partrain.data.tokens import batch
 from partrain.engine.guard import Guard, StepResult
 from partrain.engine.metrics import Recorder, peak_memory
-from partrain.engine.optimizer import ClippingAdamW, forget_gradients
+from partrain.engine.optimizer import Clipping, forget_gradients
 from partrain.engine.row import mean_loss
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.learning_rate import learning_rate
@@ -45,7 +45,8 @@ def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> Ste
         group["lr"] = lr
     pipelined = isinstance(engine, PipelineEngine)
     loss = float(engine.train_batch(micro_batches)) if pipelined else mean_loss(engine, micro_batches)
-    norm = optimizer.grad_norm if isinstance(optimizer, ClippingAdamW) else engine.get_global_grad_norm()
+    clipping: Clipping | None = getattr(optimizer, "clipping", None)
+    norm = clipping.grad_norm if clipping else engine.get_global_grad_norm()
     if not isfinite(norm):
         forget_gradients(engine.optimizer)
     return StepResult(loss, float(norm))

@@ -17,6 +17,7 @@ from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
 from partrain.run.module import module_command
 from partrain.spec.facts import MachineFacts
+from partrain.spec.optimizers import OPTIMIZERS
 from partrain.units import format_bytes
 
 LOOPBACK = "127.0.0.1"
@@ -123,10 +124,10 @@ def _check_env(env: Mapping[str, str], environ: Mapping[str, str]) -> None:
 def check_ready(plan: Plan, machine: MachineFacts) -> None:
     """Refuse a launch that cannot work on this `machine`, before anything is created or started.
 
-    Raises LaunchError: a package of the `train` extra is missing or too old, there are too few GPUs, or they
-    are others than the plan's.
+    Raises LaunchError: a package of the `train` extra is missing or too old, or one of another extra that the
+    plan needs is missing, there are too few GPUs, or they are others than the plan's.
     """
-    _check_packages()
+    _check_packages(plan)
     if plan.machine.device != "cuda":
         return
     num_gpus = machine.num_devices if machine.device == "cuda" else 0
@@ -146,11 +147,18 @@ def check_ready(plan: Plan, machine: MachineFacts) -> None:
         raise LaunchError("the installed torch is built without CUDA", hint=CUDA_HINT)
 
 
-def _check_packages() -> None:
+def _check_packages(plan: Plan) -> None:
     missing = [name for name in _IMPORTED if importlib.util.find_spec(name) is None]
     if missing:
         are = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
         raise LaunchError(are, hint="pip install 'partrain[train]'")
+    needs = OPTIMIZERS[plan.training.optimizer.name].needs
+    if needs and importlib.util.find_spec(needs[0]) is None:
+        package, extra = needs
+        raise LaunchError(
+            f"{package} is not installed, which the optimizer {plan.training.optimizer.name} needs",
+            hint=f"pip install 'partrain[train,{extra}]'",
+        )
     found = package_version("deepspeed")
     if version_numbers(found or "") < OLDEST_DEEPSPEED:
         oldest = ".".join(map(str, OLDEST_DEEPSPEED))

@@ -11,6 +11,7 @@ from partrain.layout.layout import ZeroStage
 from partrain.spec.facts import MachineFacts
 from partrain.spec.model import ModelSpec
 from partrain.spec.numbers import divisors, listed, neighbours
+from partrain.spec.optimizers import OPTIMIZERS, OptimizerName
 from partrain.spec.parallel import Offload
 from partrain.spec.training import Precision
 
@@ -37,6 +38,7 @@ class Proposal:
     micro_batch_size: int | None
     """None: left to be chosen, and none divides what each replica gets."""
     offload: Offload = "none"
+    optimizer: OptimizerName = "adamw"
 
     @property
     def world_size(self) -> int:
@@ -184,6 +186,47 @@ def offload_has_shards_to_move(wish: Proposal) -> Reason | None:
     )
 
 
+def optimizer_has_its_device(wish: Proposal) -> Reason | None:
+    """An optimizer may be written for GPUs alone."""
+    if wish.machine.device in OPTIMIZERS[wish.optimizer].devices:
+        return None
+    legal = [name for name, facts in OPTIMIZERS.items() if wish.machine.device in facts.devices]
+    return Reason(
+        ("training.optimizer.name", "hardware.node"),
+        f"name={wish.optimizer} came on a {wish.machine.device.upper()}",
+        allowed=f"{', '.join(legal)}",
+        fix="name: adamw",
+    )
+
+
+def optimizer_has_what_it_needs_of_a_weight(wish: Proposal) -> Reason | None:
+    """Muon works on whole matrices, of which ZeRO 3 leaves a part of each on every rank."""
+    stages = OPTIMIZERS[wish.optimizer].zero
+    if wish.zero in stages:
+        return None
+    named = listed(stages, last=" or ")
+    near = [stage for stage in stages if stage] if wish.pp == 1 else [1]
+    return Reason(
+        ("training.optimizer.name", "parallel.zero"),
+        f"name={wish.optimizer} does not go with zero={wish.zero}, which leaves no rank a whole weight",
+        allowed=f"{wish.optimizer} with zero {named}",
+        fix=f"zero: {listed(near, last=' or ')}; or name: adamw or lion",
+    )
+
+
+def offloaded_states_have_an_optimizer(wish: Proposal) -> Reason | None:
+    """An offloaded optimizer steps in host memory."""
+    if wish.offload == "none" or OPTIMIZERS[wish.optimizer].offload:
+        return None
+    legal = [name for name, facts in OPTIMIZERS.items() if facts.offload]
+    return Reason(
+        ("training.optimizer.name", "parallel.offload"),
+        f"name={wish.optimizer} does not go with offload={wish.offload}",
+        allowed=f"{' or '.join(legal)} with offload",
+        fix=f"offload: none; or name: {' or '.join(legal)}",
+    )
+
+
 def sequence_parallel_has_a_tensor_group(wish: Proposal) -> Reason | None:
     """The sequence is split inside a tensor group."""
     if not wish.sequence_parallel or wish.tp > 1:
@@ -249,6 +292,9 @@ RULES: tuple[Callable[[Proposal], Reason | None], ...] = (
     zero_0_has_no_pipeline,
     sharded_gradients_have_no_pipeline,
     offload_has_shards_to_move,
+    optimizer_has_its_device,
+    optimizer_has_what_it_needs_of_a_weight,
+    offloaded_states_have_an_optimizer,
     sequence_parallel_has_a_tensor_group,
     sequence_parallel_divides_the_sequence,
     world_fits_the_hardware,

@@ -65,6 +65,7 @@ def choose(job: JobSpec, *, model: ModelSpec | None, machine: MachineFacts) -> C
         sequence_parallel=parallel.sequence_parallel is True,
         micro_batch_size=None,
         offload=parallel.offload,
+        optimizer=training.optimizer.name,
     )
     for decide in (_precision, _zero, _tensor_group, _sequence_parallel, _micro_batch):
         proposal = decide(job, proposal, origins)

@@ -22,6 +22,7 @@ from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.job import JobSpec
 from partrain.spec.load import Reading, is_doubtful, place_of
 from partrain.spec.model import ModelSpec
+from partrain.spec.optimizers import resolve_optimizer
 from partrain.spec.resolve import resolve_model
 from partrain.spec.training import ChunkSize
 
@@ -209,7 +210,7 @@ def _training(job: JobSpec, wish: Proposal, chunk_size: ChunkSize) -> TrainingPl
         label_smoothing=training.label_smoothing,
         z_loss=training.z_loss,
         seed=training.seed,
-        optimizer=training.optimizer,
+        optimizer=resolve_optimizer(training.optimizer),
         schedule=training.schedule,
     )
 

@@ -36,7 +36,6 @@ def deepspeed_config(
         "train_batch_size": layout.global_batch_size,
         "train_micro_batch_size_per_gpu": layout.micro_batch_size,
         "gradient_accumulation_steps": layout.num_micro_batches,
-        "optimizer": _optimizer(training),
         # Without ZeRO the engine's own clipping knows the first stage only; ours is in the optimizer.
         "gradient_clipping": training.optimizer.grad_clip if layout.zero else 0.0,
         "zero_optimization": {
@@ -57,7 +56,9 @@ def deepspeed_config(
         },
         "steps_per_print": NEVER,
         "wall_clock_breakdown": False,
+        # The optimizer is partrain's to make: DeepSpeed's own are compiled on the user's machine at start.
         "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
     }
     if training.precision == "bf16":
         config["data_types"] = {"grad_accum_dtype": "fp32"}
@@ -82,22 +83,6 @@ def _offloaded(layout: Layout) -> dict[str, Any]:
     if layout.offload == "none":
         return {}
     return {"offload_optimizer": host, **({"offload_param": host} if layout.offload == "parameters" else {})}
-
-
-def _optimizer(training: TrainingPlan) -> dict[str, Any]:
-    wish = training.optimizer
-    return {
-        "type": "AdamW",
-        "params": {
-            "lr": wish.lr,
-            "betas": list(wish.betas),
-            "eps": wish.eps,
-            "weight_decay": wish.weight_decay,
-            # torch's own optimizer: DeepSpeed's is compiled on the user's machine at start.
-            "torch_adam": True,
-            "fused": True,
-        },
-    }
 
 
 def merged(config: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:

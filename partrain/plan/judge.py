@@ -16,6 +16,7 @@ from partrain.plan.ds_config import deepspeed_config
 from partrain.plan.plan import HIDDEN, Plan
 from partrain.spec.deepspeed import ALLOWED
 from partrain.spec.model import ModelSection, ModelSpec
+from partrain.spec.optimizers import OPTIMIZERS, unread_keys
 from partrain.spec.resolve import resolve_model
 from partrain.spec.scalars import CONTROL
 from partrain.spec.values import plain
@@ -36,7 +37,12 @@ def plan_faults(plan: Plan) -> tuple[Fault, ...]:
 
     What follows from the rest of the plan is judged only when the rest is right.
     """
-    against = (*_model_reasons(plan), *reasons(_proposal(plan)), *_stage_reasons(plan))
+    against = (
+        *_model_reasons(plan),
+        *_optimizer_reasons(plan),
+        *reasons(_proposal(plan)),
+        *_stage_reasons(plan),
+    )
     found = [Fault(_place(reason), reason.message, reason.allowed, reason.fix) for reason in against]
     return (*found, *_control_characters(plan), *_hidden(plan.env), *(() if found else _differences(plan)))
 
@@ -51,6 +57,21 @@ def _model_reasons(plan: Plan) -> tuple[Reason, ...]:
     section = ModelSection(**{key.name: getattr(plan.model, key.name) for key in fields(ModelSpec)})
     resolved = resolve_model(section, sequence_length=length, vocab_size=plan.data.vocab_size)
     return (*resolved.reasons, *too_few_tokens(plan.data, length))
+
+
+def _optimizer_reasons(plan: Plan) -> Iterator[Reason]:
+    """The optimizer has the numbers that it reads, no others, and the order of weights that it knows."""
+    wish, path = plan.training.optimizer, "training.optimizer"
+    defaults = OPTIMIZERS[wish.name].defaults
+    for key in (key for key in defaults if getattr(wish, key) is None):
+        yield Reason(
+            (f"{path}.{key}",), "no number came", f"a number: {wish.name} reads it", f"{key}: {defaults[key]}"
+        )
+    for key in unread_keys(wish):
+        yield Reason((f"{path}.{key}",), f"{wish.name} reads no {key}", "null", f"{key}: null")
+    if wish.name == "muon" and plan.deepspeed.get("zero_optimization", {}).get("round_robin_gradients"):
+        at = "deepspeed.zero_optimization.round_robin_gradients"
+        yield Reason((at,), "true came with muon, which does not know that order", "false", "leave it out")
 
 
 def _proposal(plan: Plan) -> Proposal:
@@ -69,6 +90,7 @@ def _proposal(plan: Plan) -> Proposal:
         sequence_parallel=layout.sequence_parallel,
         micro_batch_size=layout.micro_batch_size,
         offload=layout.offload,
+        optimizer=plan.training.optimizer.name,
     )
 
 

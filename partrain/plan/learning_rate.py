@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from math import cos, pi, sqrt
 
-from partrain.spec.training import OptimizerSection, ScheduleSection
+from partrain.spec.optimizers import OptimizerSpec
+from partrain.spec.training import ScheduleSection
 
 
-def learning_rate(step: int, *, steps: int, optimizer: OptimizerSection, schedule: ScheduleSection) -> float:
+def learning_rate(step: int, *, steps: int, optimizer: OptimizerSpec, schedule: ScheduleSection) -> float:
     """Learning rate of `step`, the first being 1, of `steps`.
 
     Rises in a line to `optimizer.lr` at step `warmup_steps`. Then it stays; or falls to `min_lr` at the last

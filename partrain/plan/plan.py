@@ -12,8 +12,9 @@ from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.guard import GuardSection
 from partrain.spec.launch import EnvName
 from partrain.spec.model import ModelSpec
+from partrain.spec.optimizers import OptimizerSpec
 from partrain.spec.section import Count, Fraction, Name, NonNegative, Whole
-from partrain.spec.training import ChunkSize, OptimizerSection, Precision, ScheduleSection
+from partrain.spec.training import ChunkSize, Precision, ScheduleSection
 from partrain.spec.values import plain, read
 
 HIDDEN = "***"
@@ -31,7 +32,7 @@ class TrainingPlan:
     label_smoothing: Fraction
     z_loss: NonNegative
     seed: Whole
-    optimizer: OptimizerSection
+    optimizer: OptimizerSpec
     schedule: ScheduleSection
 
 

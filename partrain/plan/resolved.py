@@ -25,6 +25,7 @@ def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
         "precision": training.precision,
         "recompute": layout.recompute,
         "loss_chunk_size": training.loss_chunk_size,
+        "optimizer": _without_none(plain(training.optimizer)),
     }
     view["parallel"] |= {
         "dp": layout.dp,

@@ -45,7 +45,7 @@ PLANNED = (
     Planned("training.precision", "precision: bf16", ("fp16", "fp8")),
     Planned("training.grad_accum_dtype", "leave it out: gradients are accumulated in fp32"),
     Planned("training.attention", "leave it out: torch chooses the kernel"),
-    Planned("training.optimizer.name", "name: adamw", ("lion", "muon", "adamw8bit", "adafactor", "sgd")),
+    Planned("training.optimizer.name", "name: adamw", ("adafactor", "sgd")),
     Planned("parallel.cp", "leave it out: sequences are not split over devices"),
     Planned("parallel.ep", "leave it out: there are no expert layers"),
     Planned("hardware.spare_nodes", "leave it out: no node is held in reserve"),

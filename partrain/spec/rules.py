@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from partrain.errors import Reason
 from partrain.spec.job import JobSpec
+from partrain.spec.optimizers import OPTIMIZERS, resolve_optimizer, unread_keys
 
 
 def length_is_given_once(job: JobSpec) -> Reason | None:
@@ -34,7 +35,7 @@ def warmup_ends_before_the_training(job: JobSpec) -> Reason | None:
 
 def the_rate_falls(job: JobSpec) -> Reason | None:
     """The decay ends at `min_lr`, and cannot rise to it."""
-    least, peak = job.training.schedule.min_lr, job.training.optimizer.lr
+    least, peak = job.training.schedule.min_lr, resolve_optimizer(job.training.optimizer).lr
     if least <= peak:
         return None
     return Reason(
@@ -42,6 +43,36 @@ def the_rate_falls(job: JobSpec) -> Reason | None:
         f"min_lr={least} is more than optimizer.lr={peak}",
         f"0 to {peak}",
         f"min_lr: {peak / 10:g}",
+    )
+
+
+def keys_are_the_optimizers(job: JobSpec) -> Reason | None:
+    """A key of another optimizer would be accepted and ignored."""
+    wish = job.training.optimizer
+    unread = unread_keys(wish)
+    if not unread:
+        return None
+    names = [name for name, facts in OPTIMIZERS.items() if set(unread) <= set(facts.defaults)]
+    other = f"; or name: {' or '.join(names)}" if names else ""
+    return Reason(
+        (*(f"training.optimizer.{key}" for key in unread), "training.optimizer.name"),
+        f"{wish.name} reads no {' and no '.join(unread)}",
+        ", ".join(OPTIMIZERS[wish.name].defaults),
+        f"leave out {' and '.join(unread)}{other}",
+    )
+
+
+def muon_knows_the_order(job: JobSpec) -> Reason | None:
+    """It finds its matrices in ZeRO's shares by the order of the weights."""
+    zero = job.deepspeed.get("zero_optimization")
+    shuffled = isinstance(zero, dict) and zero.get("round_robin_gradients") is True
+    if job.training.optimizer.name != "muon" or not shuffled:
+        return None
+    return Reason(
+        ("deepspeed.zero_optimization.round_robin_gradients", "training.optimizer.name"),
+        "round_robin_gradients=true deals the weights out in an order that muon does not know",
+        "false with muon",
+        "leave it out",
     )
 
 
@@ -66,6 +97,8 @@ RULES: tuple[Callable[[JobSpec], Reason | None], ...] = (
     length_is_given_once,
     warmup_ends_before_the_training,
     the_rate_falls,
+    keys_are_the_optimizers,
+    muon_knows_the_order,
     rotary_fields_need_rotary_positions,
 )
 

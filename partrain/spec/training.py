@@ -5,29 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from partrain.spec.optimizers import OptimizerSection
 from partrain.spec.section import Auto, Count, Fraction, NonNegative, Positive, Share, Whole
 
 Precision = Literal["fp32", "bf16"]
 Recompute = Literal["none", "selective", "full"]
 ChunkSize = Count | Literal["none"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerSection:
-    """AdamW with decoupled weight decay (Loshchilov and Hutter 2019)."""
-
-    name: Literal["adamw"] = "adamw"
-    """The optimizer."""
-    lr: Positive = 3e-4
-    """Peak learning rate."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    """Decay rates of the first and second moment; the default is the usual one for language models."""
-    eps: Positive = 1e-8
-    """Added to the root of the second moment."""
-    weight_decay: NonNegative = 0.1
-    """Decay of matrices and embeddings; norms and biases never decay."""
-    grad_clip: NonNegative = 1.0
-    """Largest norm of the whole model's gradient; 0 turns clipping off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +44,7 @@ class TrainingSection:
     """Sequences a replica works on at once."""
     precision: Precision | Auto = "auto"
     """Number format of weights and activations; auto: bf16 on GPUs, fp32 on CPUs. Master weights,
-    gradients and optimizer states are always fp32."""
+    gradients and optimizer states are always fp32 (states of adamw8bit aside)."""
     recompute: Recompute | Auto = "auto"
     """Activations computed again in the backward pass: none, the attention core, or whole blocks."""
     loss_chunk_size: ChunkSize | Auto = "auto"

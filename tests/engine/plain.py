@@ -19,8 +19,10 @@ from partrain.engine.initial import initial_values
 from partrain.model.decoder import decoder_weights
 from partrain.plan.learning_rate import learning_rate
 from partrain.plan.plan import Plan
+from tests.engine.plain_optimizers import PLAIN
 
 Weights = dict[str, torch.Tensor]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -135,28 +137,24 @@ def train(plan: Plan, steps: int, *, left_out: tuple[int, ...] = ()) -> list[Ste
     The updates of the steps `left_out` are not made.
     """
     wish, masters = plan.training.optimizer, first_weights(plan)
-    dtype = torch.bfloat16 if plan.training.precision == "bf16" else torch.float32
+    dtype = DTYPES[plan.training.precision]
     masters = {name: value.to(dtype).float().requires_grad_() for name, value in masters.items()}
     if plan.model.tie_embeddings:
         masters["head.weight"] = masters["embedding.weight"]
-    unique = {id(value): value for value in masters.values()}.values()
-    decays = [value for value in unique if value.ndim > 1]
-    others = [value for value in unique if value.ndim == 1]
-    groups = [{"params": decays, "weight_decay": wish.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=wish.lr, betas=wish.betas, eps=wish.eps)
+    unique = {
+        name: v for name, v in masters.items() if name != "head.weight" or not plan.model.tie_embeddings
+    }
+    optimizer = PLAIN[wish.name](wish)
     result = []
     for step in range(1, steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(
-                step, steps=plan.training.steps, optimizer=wish, schedule=plan.training.schedule
-            )
-        loss = loss_of(
-            {name: value.to(dtype) for name, value in masters.items()}, plan, global_batch(plan, step)
-        )
-        optimizer.zero_grad()
+        weights = {name: value.to(dtype) for name, value in masters.items()}
+        loss = loss_of(weights, plan, global_batch(plan, step))
+        for value in unique.values():
+            value.grad = None
         loss.backward()
-        grad_norm = torch.nn.utils.clip_grad_norm_(list(unique), wish.grad_clip or float("inf"))
+        grad_norm = torch.nn.utils.clip_grad_norm_(list(unique.values()), wish.grad_clip or float("inf"))
+        lr = learning_rate(step, steps=plan.training.steps, optimizer=wish, schedule=plan.training.schedule)
         if step not in left_out:
-            optimizer.step()
+            optimizer.step(unique, lr)
         result.append(Step(loss.item(), grad_norm.item()))
     return result

@@ -15,11 +15,14 @@ from partrain.plan.plan import Plan, StagePlan, TrainingPlan
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.guard import GuardSection
 from partrain.spec.model import ModelSpec
-from partrain.spec.training import OptimizerSection, ScheduleSection
+from partrain.spec.optimizers import OptimizerSection, resolve_optimizer
+from partrain.spec.training import ScheduleSection
 
 SEQUENCE, GLOBAL_BATCH = 16, 24
 # At 1e-2 rounding to bf16 alone moves the plain loop's own losses by 4e-3 in ten steps.
 LR = {"fp32": 1e-2, "bf16": 1e-3}
+# A tenth for lion, all of whose updates are of size one.
+LR_FACTOR = {"adamw": 1.0, "lion": 0.1, "muon": 1.0}
 CPU = MachineFacts(
     device="cpu",
     name="cpu",
@@ -108,6 +111,7 @@ class Case:
     steps: int = 3
     offload: str = "none"
     guard: GuardSection = STOP_AND_WARN
+    optimizer: str = "adamw"
     sabotage: str = ""
 
     @property
@@ -127,6 +131,7 @@ class Case:
         names += [f"micro{self.num_micro_batches}", f"steps{self.steps}"] + ["uneven"] * bool(self.bounds)
         names += ["unclipped"] * (not self.grad_clip) + [f"offload_{self.offload}"] * (self.offload != "none")
         names += [f"chunk{self.chunk_size}"] + ["shaped"] * bool(self.label_smoothing or self.z_loss)
+        names += [self.optimizer] * (self.optimizer != "adamw")
         return "-".join(names + [self.sabotage.replace(" ", "_")] * bool(self.sabotage))
 
 
@@ -148,6 +153,8 @@ def plan_of(case: Case) -> Plan:
         stage_bounds=case.bounds or balanced_bounds(layer_flops(model, SEQUENCE), case.pp),
         offload=case.offload,
     )
+    lr = LR[case.precision] * LR_FACTOR[case.optimizer]
+    section = OptimizerSection(name=case.optimizer, lr=lr, grad_clip=case.grad_clip)
     training = TrainingPlan(
         sequence_length=SEQUENCE,
         steps=max(10, case.steps),
@@ -156,7 +163,7 @@ def plan_of(case: Case) -> Plan:
         label_smoothing=case.label_smoothing,
         z_loss=case.z_loss,
         seed=3,
-        optimizer=OptimizerSection(lr=LR[case.precision], grad_clip=case.grad_clip),
+        optimizer=resolve_optimizer(section),
         schedule=ScheduleSection(warmup_steps=2),
     )
     stages = tuple(
@@ -169,6 +176,7 @@ def plan_of(case: Case) -> Plan:
         for stage, (first, end) in enumerate(zip(layout.stage_bounds, layout.stage_bounds[1:], strict=False))
     )
     largest = max(stage.parameters for stage in stages)
+    deepspeed = deepspeed_config(training, layout, rank_parameters=largest, raw={})
     return Plan(
         version=1,
         partrain="test",
@@ -183,7 +191,7 @@ def plan_of(case: Case) -> Plan:
         parameters=parameters(model),
         flops_per_token=flops_per_token(model, SEQUENCE),
         guard=case.guard,
-        deepspeed=deepspeed_config(training, layout, rank_parameters=largest, raw={}),
+        deepspeed=deepspeed,
         env={},
         run_dir="runs",
         log_every=1,

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
 from deepspeed.pipe import PipelineModule
 from torch import Tensor, nn
 
 from partrain.data import tokens
-from partrain.engine import initial, tensor_parallel
+from partrain.engine import initial, muon, tensor_parallel
 from partrain.layout.layout import Layout
 from partrain.model.weights import Weight
 
@@ -34,12 +35,18 @@ def _one_later(step: int, layout: Layout, *, replica: int, micro_batch: int) -> 
     return range(first * layout.micro_batch_size + 1, (first + 1) * layout.micro_batch_size + 1)
 
 
+def _own_shard(x: Tensor, handle: Any) -> Tensor:
+    """What others hold, taken for what this rank holds."""
+    return x.reshape(-1).repeat(torch.distributed.get_world_size(handle))
+
+
 FAULTS: dict[str, list[tuple[object, str, object]]] = {
     "": [],
     "unmarked shard": [(tensor_parallel, "mark", _unmarked), (initial, "mark", _unmarked)],
     "norm gradient not summed": [(tensor_parallel.Region, "outside", _not_summed)],
     "head norm gradient not summed": [(tensor_parallel.Region, "inside", _not_summed)],
     "tied gradient not summed": [(PipelineModule, "get_tied_weights_and_groups", _no_ties)],
+    "momentum not gathered": [(muon, "_gathered", _own_shard)],
     "data off by one sample": [(tokens, "positions", _one_later)],
 }
 

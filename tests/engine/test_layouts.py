@@ -54,18 +54,35 @@ BF16 = [
         {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True, "num_micro_batches": 3, "recompute": "full"},
     )
 ]
+OPTIMIZERS = [
+    *(
+        Case(optimizer=name, **knobs)
+        for name in ("lion", "muon")
+        for knobs in (
+            {"zero": 0},
+            {"tp": 2, "zero": 0, "shape": "gpt2", "grad_clip": 0.0},
+            {"pp": 2, "tied": True, "num_micro_batches": 4},
+            {"dp": 2, "tp": 2, "sequence_parallel": True, "num_micro_batches": 3},
+            {"dp": 2, "zero": 2, "num_micro_batches": 2, "shape": "qwen3"},
+        )
+    ),
+    Case(optimizer="lion", dp=2, tp=2, zero=3, offload="parameters"),
+    Case(optimizer="muon", dp=3, pp=2, steps=10),
+]
 CONTROLS = [
     Case(tp=2, sabotage="unmarked shard"),
     Case(tp=2, sequence_parallel=True, sabotage="norm gradient not summed"),
     Case(tp=2, shape="qwen3", steps=10, sabotage="head norm gradient not summed"),
     Case(pp=2, tied=True, sabotage="tied gradient not summed"),
     Case(dp=2, sabotage="data off by one sample"),
+    Case(tp=2, optimizer="muon", sabotage="momentum not gathered"),
+    Case(dp=3, optimizer="muon", sabotage="momentum not gathered"),
 ]
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Losses]:
-    return run_cases([*FP32, *BF16, *CONTROLS], tmp_path_factory.mktemp("worlds"))
+    return run_cases([*FP32, *OPTIMIZERS, *BF16, *CONTROLS], tmp_path_factory.mktemp("worlds"))
 
 
 @lru_cache
@@ -75,7 +92,7 @@ def reference(case: Case) -> list[plain.Step]:
 
 def expected(case: Case) -> list[plain.Step]:
     """What the plain loop gives for the case's model and numbers; its layout plays no part."""
-    numbers = ("shape", "tied", "precision", "grad_clip", "label_smoothing", "z_loss")
+    numbers = ("shape", "tied", "precision", "grad_clip", "label_smoothing", "z_loss", "optimizer")
     same = Case(**{name: getattr(case, name) for name in numbers})
     return reference(replace(same, tp=8 if case.tp == 8 else 1))[: case.steps]
 
@@ -90,6 +107,14 @@ def deviations(case: Case, found: Losses) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("case", FP32, ids=str)
 def test_fp32_equals_a_plain_loop_under_every_layout(case: Case, results: dict[Case, Losses]) -> None:
+    first, norm, later = deviations(case, results[case])
+    assert first <= FIRST_LOSS
+    assert norm <= NORM
+    assert later <= LATER_LOSS
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
+def test_every_optimizer_equals_its_papers_in_a_plain_loop(case: Case, results: dict[Case, Losses]) -> None:
     first, norm, later = deviations(case, results[case])
     assert first <= FIRST_LOSS
     assert norm <= NORM

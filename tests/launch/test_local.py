@@ -136,6 +136,21 @@ def test_a_missing_package_names_the_extra(monkeypatch):
 
 
 @pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None or importlib.util.find_spec("bitsandbytes") is not None,
+    reason="asks about an extra when the other packages are there and it is not",
+)
+def test_a_missing_package_of_an_optimizer_names_its_extra():
+    plan = a_plan(device="cuda")
+    wish = replace(plan.training.optimizer, name="adamw8bit")
+    with pytest.raises(LaunchError) as caught:
+        check_ready(replace(plan, training=replace(plan.training, optimizer=wish)), machine("cuda"))
+    assert str(caught.value) == (
+        "bitsandbytes is not installed, which the optimizer adamw8bit needs\n"
+        "      fix: pip install 'partrain[train,8bit]'"
+    )
+
+
+@pytest.mark.skipif(
     package_version("deepspeed") is None, reason="asks about GPUs only when the packages are there"
 )
 def test_more_ranks_than_gpus_are_refused():

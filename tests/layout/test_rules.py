@@ -8,6 +8,7 @@ from partrain.errors import Reason
 from partrain.layout.rules import RULES, reasons, tensor_degrees
 from partrain.spec.catalog import node
 from partrain.spec.forms import section_keys
+from partrain.spec.optimizers import OPTIMIZERS
 from tests.layout.proposals import CPU, model, proposal
 
 
@@ -123,6 +124,28 @@ def test_offload_needs_a_stage_that_shards_what_is_offloaded(offload: str, zero:
     assert found.message == f"offload={offload} does not go with zero={zero}"
     assert found.fix == fix
     assert reasons(proposal(offload=offload, zero=3)) == ()
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_muon_works_where_a_rank_knows_whole_matrices(zero: int) -> None:
+    assert reasons(proposal(optimizer="muon", zero=zero, precision="bf16" if zero else "fp32", tp=2)) == ()
+
+
+def test_muon_is_refused_with_zero_3_and_offload() -> None:
+    assert only(optimizer="muon", zero=3).fix == "zero: 1 or 2; or name: adamw or lion"
+    assert only(optimizer="muon", zero=2, offload="optimizer").fix == "offload: none; or name: adamw or lion"
+
+
+def test_states_of_8_bits_are_for_gpus() -> None:
+    assert reasons(proposal(optimizer="adamw8bit", zero=3)) == ()
+    assert only(optimizer="adamw8bit", machine=CPU).message == "name=adamw8bit came on a CPU"
+
+
+def test_every_optimizer_works_somewhere_on_gpus() -> None:
+    for name, facts in OPTIMIZERS.items():
+        for zero in facts.zero:
+            precision = "bf16" if zero else "fp32"
+            assert reasons(proposal(optimizer=name, zero=zero, precision=precision)) == ()
 
 
 @pytest.mark.parametrize("zero", [2, 3])

@@ -139,6 +139,18 @@ def test_origins_tell_given_preset_default_auto_and_machine_apart() -> None:
     assert origins["hardware.node"] == "this machine"
 
 
+@pytest.mark.parametrize(
+    ("name", "lr", "decay"), [("adamw", 3e-4, 0.1), ("lion", 1e-4, 0.3), ("muon", 3e-4, 0.1)]
+)
+def test_an_optimizer_has_its_own_defaults(name: str, lr: float, decay: float) -> None:
+    plan = planned(DEMO, f"training.optimizer.name={name}")
+    wish = plan.training.optimizer
+    assert (wish.lr, wish.weight_decay) == (lr, decay)
+    assert (wish.eps is None, wish.momentum is None) == (name == "lion", name != "muon")
+    assert plan.origins["training.optimizer.lr"] == "default"
+    assert ("training.optimizer.momentum" in plan.origins) == (name == "muon")
+
+
 def test_an_auto_that_is_written_is_explained_like_one_that_is_left_out() -> None:
     written, left_out = planned(DEMO, "parallel.dp=auto"), planned()
     assert written.origins["parallel.dp"] == left_out.origins["parallel.dp"]

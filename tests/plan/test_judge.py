@@ -60,6 +60,23 @@ def test_the_rules_of_layouts_hold_for_plans() -> None:
     assert found["layout.offload"] == "offload=parameters does not go with zero=1"
 
 
+def test_the_optimizer_of_a_plan_has_the_numbers_it_reads() -> None:
+    found = faults(training__optimizer__name="lion")
+    assert found == {"training.optimizer.eps": "lion reads no eps"}
+    found = faults(training__optimizer__name="muon")
+    assert found == {"training.optimizer.momentum": "no number came"}
+    found = faults(training__optimizer__eps=None)
+    assert found == {"training.optimizer.eps": "no number came"}
+
+
+def test_muon_of_a_plan_knows_the_order_of_the_weights() -> None:
+    plan = edited(planned(DEMO, "training.optimizer.name=muon"), {})
+    assert plan_faults(plan) == ()
+    shuffled = edited(plan, {"deepspeed.zero_optimization.round_robin_gradients": True})
+    (fault,) = plan_faults(shuffled)
+    assert fault.path == "deepspeed.zero_optimization.round_robin_gradients"
+
+
 def test_more_ranks_than_the_machine_has_room_for_are_told() -> None:
     assert faults(layout__dp=99)["layout.dp"].startswith(
         "dp=99 x pp=2 x tp=2 = 396 ranks are more than the 64"

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partrain.plan.learning_rate import learning_rate
-from partrain.spec.training import OptimizerSection, ScheduleSection
+from partrain.spec.optimizers import OptimizerSection, resolve_optimizer
+from partrain.spec.training import ScheduleSection
 from partrain.spec.values import read
 
 
@@ -13,7 +14,7 @@ def rates(
     name: str, *, steps: int, warmup: int = 0, low: float = 0.0, peak: float = 1.0, **more: float
 ) -> list[float]:
     schedule = read(ScheduleSection, {"name": name, "warmup_steps": warmup, "min_lr": low, **more})
-    optimizer = OptimizerSection(lr=peak)
+    optimizer = resolve_optimizer(OptimizerSection(lr=peak))
     return [
         learning_rate(step, steps=steps, optimizer=optimizer, schedule=schedule)
         for step in range(1, steps + 1)
@@ -91,4 +92,6 @@ def test_the_rate_rises_until_the_warm_ups_end_and_never_after(name: str, steps:
 @pytest.mark.parametrize("step", [0, 11])
 def test_a_step_outside_the_training_is_a_misuse(step: int) -> None:
     with pytest.raises(ValueError, match="outside 1 to 10"):
-        learning_rate(step, steps=10, optimizer=OptimizerSection(), schedule=ScheduleSection())
+        learning_rate(
+            step, steps=10, optimizer=resolve_optimizer(OptimizerSection()), schedule=ScheduleSection()
+        )

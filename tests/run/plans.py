@@ -9,7 +9,8 @@ from partrain.plan.plan import Plan, StagePlan, TrainingPlan
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.guard import GuardSection
 from partrain.spec.model import ModelSpec
-from partrain.spec.training import OptimizerSection, ScheduleSection
+from partrain.spec.optimizers import OptimizerSection, resolve_optimizer
+from partrain.spec.training import ScheduleSection
 
 MODEL = ModelSpec(
     family="llama",
@@ -73,7 +74,7 @@ def a_plan(*, steps: int = 10, tp: int = 2, device: str = "cpu", **changed: Any)
         label_smoothing=0.0,
         z_loss=0.0,
         seed=1,
-        optimizer=OptimizerSection(),
+        optimizer=resolve_optimizer(OptimizerSection()),
         schedule=ScheduleSection(),
     )
     values: dict[str, Any] = {
