@@ -12,6 +12,7 @@ from deepspeed.ops import __compatible_ops__
 
 from partrain.engine.groups import Grid, tensor_group, topology
 from partrain.engine.initial import materialise
+from partrain.engine.loss_scale import change_scale_after_steps
 from partrain.engine.optimizer import Clipping, build_optimizer, parameter_groups
 from partrain.engine.pipeline import pipeline_module
 from partrain.engine.row import number_held, row_module
@@ -19,7 +20,7 @@ from partrain.errors import RunError
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.plan import Plan
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
@@ -61,6 +62,7 @@ def build_engine(plan: Plan, *, rank: int, device: torch.device) -> Any:
     engine, *_ = deepspeed.initialize(model=module, optimizer=optimizer, mpu=grid, config=config)
     if plan.training.precision == "bf16" and plan.layout.zero == 2:
         engine.optimizer.check_overflow = _left_to_the_norm
+    change_scale_after_steps(engine)
     return engine
 
 

@@ -31,6 +31,8 @@ class StepResult(NamedTuple):
     """Mean over the global batch, in nats a token."""
     grad_norm: float
     """Of the whole model's gradient, before clipping."""
+    loss_scale: float | None = None
+    """Factor of the loss with which the gradients were made; None where none are scaled."""
     skipped: bool = False
     """Whether the update was left out: weights and optimizer states are as before."""
     warning: str = ""
@@ -56,6 +58,8 @@ class Guard:
         Raises GuardError, on every rank in the same step, where the plan's guard says so.
         """
         result = run()
+        if result.skipped:  # fp16 finds its loss scale in this way
+            return result
         if result.is_finite:
             self._skipped = []
         else:
@@ -72,7 +76,8 @@ class Guard:
         where = in_words(found, self._plan) if found else "and every weight, activation and gradient is"
         if again is not None and again.is_finite:
             where = "but was when the step was run again: no fault of data or weights"
-        said = f"step {step}: the {what} is not finite, {where}"
+        scaled = "" if result.loss_scale is None else f" at loss scale {result.loss_scale:g}"
+        said = f"step {step}: the {what} is not finite{scaled}, {where}"
         guard, hint = self._plan.guard, _SPOILT if found and found.kind == "weight" else _LOWER
         if guard.nan == "stop" or isfinite(result.grad_norm):  # with a finite norm the update was made
             raise GuardError(said, hint=hint)

@@ -21,6 +21,8 @@ SCALARS = {
     "loss": "loss/train",
     "lr": "optimizer/learning_rate",
     "grad_norm": "optimizer/gradient_norm",
+    "loss_scale": "optimizer/loss_scale",
+    "skipped": "optimizer/skipped",
     "tokens_per_s": "speed/tokens_per_s",
     "step_s": "speed/step_s",
     "tflops": "speed/tflops_per_device",
@@ -74,6 +76,7 @@ class Recorder:
             mfu=self._mfu(flops),
             peak_bytes=peak_bytes,
             time=time.time(),
+            loss_scale=result.loss_scale,
             skipped=result.skipped,
             warning=result.warning,
         )
@@ -83,11 +86,13 @@ class Recorder:
 
     def _mfu(self, flops: float) -> float | None:
         machine = self.plan.machine
-        peak = machine.bf16_flops if self.plan.training.precision == "bf16" else machine.fp32_flops
+        peak = machine.bf16_flops if self.plan.training.precision != "fp32" else machine.fp32_flops
         return flops / peak if peak else None
 
     def _draw(self, record: StepRecord) -> None:
         values: dict[str, Any] = {**vars(record), "tflops": record.flops / 1e12}
+        if record.loss_scale is None:
+            values["skipped"] = None
         for field, name in SCALARS.items():
             if values[field] is not None and isfinite(values[field]):
                 self._board.add_scalar(name, values[field], record.step)  # type: ignore[union-attr]

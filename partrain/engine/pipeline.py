@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
@@ -96,6 +97,19 @@ class _Stages(PipelineModule):
         self.parts = list(self._bounds)
         stage = self._topo.get_coord(self.global_rank).pipe
         self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
+
+    def get_tied_weights_and_groups(self) -> list[tuple[Any, Any]]:
+        """Tied weights, whose `grad` is summed over the stages: that of ZeRO's sum over micro-batches where
+        it keeps one (fp16), since the weight itself has none left."""
+        return [
+            (
+                weight
+                if getattr(weight, "grad_accum", None) is None
+                else SimpleNamespace(grad=weight.grad_accum),
+                group,
+            )
+            for weight, group in super().get_tied_weights_and_groups()
+        ]
 
 
 def part_bounds(parts: tuple[Part, ...], stage_bounds: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from partrain.data.sources import TokenSource
 from partrain.data.tokens import batch
 from partrain.engine.guard import Guard, StepResult
+from partrain.engine.loss_scale import is_searching, loss_scale, settle_scale
 from partrain.engine.metrics import Recorder, peak_memory
 from partrain.engine.optimizer import Clipping, forget_gradients
 from partrain.engine.row import mean_loss
@@ -43,13 +44,15 @@ def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> Ste
     optimizer = getattr(engine.optimizer, "optimizer", engine.optimizer)
     for group in optimizer.param_groups:
         group["lr"] = lr
-    pipelined = isinstance(engine, PipelineEngine)
+    scale, pipelined = loss_scale(engine), isinstance(engine, PipelineEngine)
     loss = float(engine.train_batch(micro_batches)) if pipelined else mean_loss(engine, micro_batches)
+    settle_scale(engine)
     clipping: Clipping | None = getattr(optimizer, "clipping", None)
     norm = clipping.grad_norm if clipping else engine.get_global_grad_norm()
     if not isfinite(norm):
         forget_gradients(engine.optimizer)
-    return StepResult(loss, float(norm))
+    searching = isfinite(loss) and not isfinite(norm) and is_searching(engine)
+    return StepResult(loss, float(norm), loss_scale=scale, skipped=searching)
 
 
 def train(
@@ -57,7 +60,8 @@ def train(
 ) -> Iterator[int]:
     """All steps of the plan, yielding each as it begins; every step is recorded.
 
-    Raises GuardError, on every rank in the same step, when the training goes wrong.
+    Raises GuardError, on every rank in the same step, when the training goes wrong. A step that is left out
+    counts as one: learning rate and data are those of the step, whatever became of the steps before.
     """
     replica, wish = coordinate_of(rank, plan.layout).dp, plan.training
     guard, last = Guard(engine, plan, rank), time.monotonic()

@@ -13,7 +13,7 @@ from partrain.spec.model import ModelSpec
 from partrain.spec.numbers import divisors, listed, neighbours
 from partrain.spec.optimizers import OPTIMIZERS, OptimizerName
 from partrain.spec.parallel import Offload
-from partrain.spec.training import Precision
+from partrain.spec.training import LossScale, Precision
 
 MAX_CPU_RANKS = 64
 """Ranks on one machine without GPUs, where each is a process with libraries of its own: more is a slip."""
@@ -38,6 +38,7 @@ class Proposal:
     micro_batch_size: int | None
     """None: left to be chosen, and none divides what each replica gets."""
     offload: Offload = "none"
+    loss_scale: LossScale = "dynamic"
     optimizer: OptimizerName = "adamw"
 
     @property
@@ -128,7 +129,7 @@ def batch_is_whole_micro_batches(wish: Proposal) -> Reason | None:
 
 
 def zero_0_is_for_fp32(wish: Proposal) -> Reason | None:
-    """Without ZeRO there are no fp32 master weights to accumulate bf16 gradients into."""
+    """Without ZeRO there are no fp32 master weights to accumulate 16-bit gradients into."""
     if wish.zero != 0 or wish.precision == "fp32":
         return None
     return Reason(
@@ -136,6 +137,30 @@ def zero_0_is_for_fp32(wish: Proposal) -> Reason | None:
         f"zero=0 does not go with precision={wish.precision}",
         allowed="zero 0 with precision fp32, or zero 1",
         fix="zero: 1, or precision: fp32",
+    )
+
+
+def fp16_needs_a_gpu(wish: Proposal) -> Reason | None:
+    """DeepSpeed refuses fp16 on CPUs, few of which compute in it."""
+    if wish.precision != "fp16" or wish.machine.device != "cpu":
+        return None
+    return Reason(
+        ("training.precision", "hardware.node"),
+        "precision=fp16 came on a CPU",
+        allowed="fp32 or bf16 on CPUs",
+        fix="precision: fp32 or bf16",
+    )
+
+
+def loss_scale_is_for_fp16(wish: Proposal) -> Reason | None:
+    """Other formats have the range of fp32, and nothing to scale."""
+    if wish.loss_scale == "dynamic" or wish.precision == "fp16":
+        return None
+    return Reason(
+        ("training.loss_scale", "training.precision"),
+        f"loss_scale={wish.loss_scale:g} does not go with precision={wish.precision}",
+        allowed="a loss scale with precision fp16",
+        fix="leave out loss_scale, or precision: fp16",
     )
 
 
@@ -289,6 +314,8 @@ RULES: tuple[Callable[[Proposal], Reason | None], ...] = (
     stages_have_blocks,
     batch_is_whole_micro_batches,
     zero_0_is_for_fp32,
+    fp16_needs_a_gpu,
+    loss_scale_is_for_fp16,
     zero_0_has_no_pipeline,
     sharded_gradients_have_no_pipeline,
     offload_has_shards_to_move,

@@ -65,6 +65,7 @@ def choose(job: JobSpec, *, model: ModelSpec | None, machine: MachineFacts) -> C
         sequence_parallel=parallel.sequence_parallel is True,
         micro_batch_size=None,
         offload=parallel.offload,
+        loss_scale=training.loss_scale,
         optimizer=training.optimizer.name,
     )
     for decide in (_precision, _zero, _tensor_group, _sequence_parallel, _micro_batch):
@@ -156,8 +157,8 @@ def choose_loss_chunk_size(
     """
     if training.loss_chunk_size != "auto":
         return training.loss_chunk_size, {}
-    each = 2 if precision == "bf16" else 4
-    # The softmax is in fp32; in bf16 the logits themselves, or their gradient, exist beside it.
+    each = 4 if precision == "fp32" else 2
+    # The softmax is in fp32; in 16 bits the logits themselves, or their gradient, exist beside it.
     logits = padded_vocab(model, layout.tp) // layout.tp * (4 if precision == "fp32" else 4 + each)
     first, end = layout.stage_bounds[-2:]
     blocks = min(end, model.num_layers + 1) - max(first, 1)

@@ -206,6 +206,7 @@ def _training(job: JobSpec, wish: Proposal, chunk_size: ChunkSize) -> TrainingPl
         sequence_length=wish.sequence_length,
         steps=_steps(job),
         precision=wish.precision,
+        loss_scale=training.loss_scale,
         loss_chunk_size=chunk_size,
         label_smoothing=training.label_smoothing,
         z_loss=training.z_loss,

@@ -48,6 +48,7 @@ def deepspeed_config(
         },
         # Without the check ZeRO 2 makes an update whose norm is not finite, and spoils the weights.
         "bf16": {"enabled": training.precision == "bf16", "check_grad_overflow": True},
+        "fp16": _fp16(training),
         "pipeline": {
             # The defaults assume equal activations on the tensor ranks and would mix sequence shards.
             "pipe_partitioned": False,
@@ -60,8 +61,11 @@ def deepspeed_config(
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
     }
-    if training.precision == "bf16":
+    if training.precision != "fp32":
         config["data_types"] = {"grad_accum_dtype": "fp32"}
+    if training.precision == "fp16" and layout.zero == 1:
+        # What was accumulated in fp32 would be rounded to fp16 for its sum over the replicas.
+        config["communication_data_type"] = "fp32"
     return merged(config, raw)
 
 
@@ -83,6 +87,22 @@ def _offloaded(layout: Layout) -> dict[str, Any]:
     if layout.offload == "none":
         return {}
     return {"offload_optimizer": host, **({"offload_param": host} if layout.offload == "parameters" else {})}
+
+
+def _fp16(training: TrainingPlan) -> dict[str, Any]:
+    if training.precision != "fp16":
+        return {"enabled": False}
+    return {
+        "enabled": True,
+        "auto_cast": False,
+        "loss_scale": 0 if training.loss_scale == "dynamic" else training.loss_scale,  # 0 is dynamic
+        "initial_scale_power": 16,
+        "loss_scale_window": 1000,
+        "hysteresis": 2,
+        "consecutive_hysteresis": False,
+        "min_loss_scale": 1,
+        "fp16_master_weights_and_grads": False,
+    }
 
 
 def merged(config: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,7 @@ def _proposal(plan: Plan) -> Proposal:
         sequence_parallel=layout.sequence_parallel,
         micro_batch_size=layout.micro_batch_size,
         offload=layout.offload,
+        loss_scale=plan.training.loss_scale,
         optimizer=plan.training.optimizer.name,
     )
 

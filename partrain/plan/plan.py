@@ -14,7 +14,7 @@ from partrain.spec.launch import EnvName
 from partrain.spec.model import ModelSpec
 from partrain.spec.optimizers import OptimizerSpec
 from partrain.spec.section import Count, Fraction, Name, NonNegative, Whole
-from partrain.spec.training import ChunkSize, Precision, ScheduleSection
+from partrain.spec.training import ChunkSize, LossScale, Precision, ScheduleSection
 from partrain.spec.values import plain, read
 
 HIDDEN = "***"
@@ -28,6 +28,7 @@ class TrainingPlan:
     sequence_length: Count
     steps: Count
     precision: Precision
+    loss_scale: LossScale
     loss_chunk_size: ChunkSize
     label_smoothing: Fraction
     z_loss: NonNegative

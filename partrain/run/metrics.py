@@ -17,19 +17,21 @@ _LARGEST_INT = 2**63
 _NUMBER = (int, float, type(None))
 _KINDS = {"int": (int,), "float": _NUMBER, "float | None": _NUMBER, "bool": (bool,), "str": (str,)}
 _FIELDS = {field.name: str(field.type) for field in fields(StepRecord)}
-_DEFAULTS = {field.name: field.default for field in fields(StepRecord) if field.default is not MISSING}
+_REQUIRED = [field.name for field in fields(StepRecord) if field.default is MISSING]
 
 
 def record_from(line: str | bytes) -> StepRecord | None:
     """The record that a line spells, NaN where a measured number is null; None: it is not one.
 
-    Keys of later versions are left aside.
+    Keys of later versions are left aside, those that came after the first version may be missing.
     """
     value = object_in(line)
-    value = None if value is None else {**_DEFAULTS, **value}
-    if value is None or not all(_fits(value.get(name, ""), kind) for name, kind in _FIELDS.items()):
+    if value is None or not all(name in value for name in _REQUIRED):
         return None
-    return StepRecord(**{name: _measured(value[name], kind) for name, kind in _FIELDS.items()})
+    known = {name: kind for name, kind in _FIELDS.items() if name in value}
+    if not all(_fits(value[name], kind) for name, kind in known.items()):
+        return None
+    return StepRecord(**{name: _measured(value[name], kind) for name, kind in known.items()})
 
 
 def _fits(value: object, kind: str) -> bool:

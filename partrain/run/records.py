@@ -41,6 +41,8 @@ class StepRecord:
     """Largest memory of any rank: allocated on GPUs, resident on CPUs."""
     time: float
     """Seconds since 1970."""
+    loss_scale: float | None = None
+    """Factor of the loss with which the gradients were made; None where none are scaled."""
     skipped: bool = False
     """Whether the update was left out: weights and optimizer states are as before the step."""
     warning: str = ""

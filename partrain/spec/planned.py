@@ -42,7 +42,7 @@ PLANNED = (
     Planned("data.train", "one source: builtin:python-source, synthetic or a path", _is_list, "text"),
     Planned("training.epochs", "training.steps or training.tokens"),
     Planned("training.evaluate", "leave it out: only the training loss is measured"),
-    Planned("training.precision", "precision: bf16", ("fp16", "fp8")),
+    Planned("training.precision", "precision: bf16", ("fp8",)),
     Planned("training.grad_accum_dtype", "leave it out: gradients are accumulated in fp32"),
     Planned("training.attention", "leave it out: torch chooses the kernel"),
     Planned("training.optimizer.name", "name: adamw", ("adafactor", "sgd")),

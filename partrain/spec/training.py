@@ -8,9 +8,10 @@ from typing import Literal
 from partrain.spec.optimizers import OptimizerSection
 from partrain.spec.section import Auto, Count, Fraction, NonNegative, Positive, Share, Whole
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full"]
 ChunkSize = Count | Literal["none"]
+LossScale = Positive | Literal["dynamic"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,10 @@ class TrainingSection:
     """Sequences a replica works on at once."""
     precision: Precision | Auto = "auto"
     """Number format of weights and activations; auto: bf16 on GPUs, fp32 on CPUs. Master weights,
-    gradients and optimizer states are always fp32 (states of adamw8bit aside)."""
+    gradients and optimizer states are always fp32 (states of adamw8bit aside). fp16 is for GPUs."""
+    loss_scale: LossScale = "dynamic"
+    """Factor of the loss that keeps fp16 gradients from vanishing. dynamic: begins at 65536, is halved when a
+    gradient overflows, whose step is then skipped, and doubled after 1000 steps without."""
     recompute: Recompute | Auto = "auto"
     """Activations computed again in the backward pass: none, the attention core, or whole blocks."""
     loss_chunk_size: ChunkSize | Auto = "auto"

@@ -22,7 +22,8 @@ from partrain.plan.plan import Plan
 from tests.engine.plain_optimizers import PLAIN
 
 Weights = dict[str, torch.Tensor]
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": (torch.float32, 1.0), "bf16": (torch.bfloat16, 1.0), "fp16": (torch.float16, 1024.0)}
+"""Precision -> its dtype, and a factor of the loss."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +135,11 @@ def global_batch(plan: Plan, step: int) -> torch.Tensor:
 def train(plan: Plan, steps: int, *, left_out: tuple[int, ...] = ()) -> list[Step]:
     """Losses and gradient norms of a loop over whole global batches, with fp32 master weights.
 
-    The updates of the steps `left_out` are not made.
+    The updates of the steps `left_out` are not made. In fp16 the loss is scaled by a thousand, so that no
+    gradient vanishes or overflows; norms are those of the loss itself.
     """
     wish, masters = plan.training.optimizer, first_weights(plan)
-    dtype = DTYPES[plan.training.precision]
+    dtype, scale = DTYPES[plan.training.precision]
     masters = {name: value.to(dtype).float().requires_grad_() for name, value in masters.items()}
     if plan.model.tie_embeddings:
         masters["head.weight"] = masters["embedding.weight"]
@@ -151,7 +153,9 @@ def train(plan: Plan, steps: int, *, left_out: tuple[int, ...] = ()) -> list[Ste
         loss = loss_of(weights, plan, global_batch(plan, step))
         for value in unique.values():
             value.grad = None
-        loss.backward()
+        (loss * scale).backward()
+        for value in unique.values():
+            value.grad.div_(scale)
         grad_norm = torch.nn.utils.clip_grad_norm_(list(unique.values()), wish.grad_clip or float("inf"))
         lr = learning_rate(step, steps=plan.training.steps, optimizer=wish, schedule=plan.training.schedule)
         if step not in left_out:

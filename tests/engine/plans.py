@@ -20,7 +20,7 @@ from partrain.spec.training import ScheduleSection
 
 SEQUENCE, GLOBAL_BATCH = 16, 24
 # At 1e-2 rounding to bf16 alone moves the plain loop's own losses by 4e-3 in ten steps.
-LR = {"fp32": 1e-2, "bf16": 1e-3}
+LR = {"fp32": 1e-2, "bf16": 1e-3, "fp16": 1e-3}
 # A tenth for lion, all of whose updates are of size one.
 LR_FACTOR = {"adamw": 1.0, "lion": 0.1, "muon": 1.0}
 CPU = MachineFacts(
@@ -112,6 +112,10 @@ class Case:
     offload: str = "none"
     guard: GuardSection = STOP_AND_WARN
     optimizer: str = "adamw"
+    scale_power: int = 10
+    """Of two, the first loss scale (fp16)."""
+    least_power: int = 0
+    static_scale: bool = False
     sabotage: str = ""
 
     @property
@@ -132,6 +136,7 @@ class Case:
         names += ["unclipped"] * (not self.grad_clip) + [f"offload_{self.offload}"] * (self.offload != "none")
         names += [f"chunk{self.chunk_size}"] + ["shaped"] * bool(self.label_smoothing or self.z_loss)
         names += [self.optimizer] * (self.optimizer != "adamw")
+        names += [f"scale{self.scale_power}"] * (self.precision == "fp16") + ["static"] * self.static_scale
         return "-".join(names + [self.sabotage.replace(" ", "_")] * bool(self.sabotage))
 
 
@@ -159,6 +164,7 @@ def plan_of(case: Case) -> Plan:
         sequence_length=SEQUENCE,
         steps=max(10, case.steps),
         precision=case.precision,
+        loss_scale=2.0**case.scale_power if case.static_scale else "dynamic",
         loss_chunk_size=case.chunk_size,
         label_smoothing=case.label_smoothing,
         z_loss=case.z_loss,
@@ -177,6 +183,12 @@ def plan_of(case: Case) -> Plan:
     )
     largest = max(stage.parameters for stage in stages)
     deepspeed = deepspeed_config(training, layout, rank_parameters=largest, raw={})
+    if case.precision == "fp16":
+        deepspeed["fp16"] |= {
+            "initial_scale_power": case.scale_power,
+            "loss_scale_window": 2,
+            "min_loss_scale": 2**case.least_power,
+        }
     return Plan(
         version=1,
         partrain="test",

@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from deepspeed.accelerator import get_accelerator
 
 from partrain.data.sources import open_source
 from partrain.engine.build import build_engine, join_world
@@ -27,25 +30,56 @@ LINEAR = F.linear
 
 
 def run(plan: Plan, steps: int) -> list[tuple[float, float]]:
-    """(loss, gradient norm) of each step."""
+    """(loss, gradient norm) of each step, up to one that ends the run."""
     rank, wish = int(os.environ["RANK"]), plan.training
     source = open_source(
         plan.data, sequence_length=wish.sequence_length, vocab_size=plan.model.vocab_size, seed=wish.seed
     )
+    # torch computes in fp16 on any CPU; DeepSpeed asks whether the CPU has instructions for it.
+    get_accelerator().is_fp16_supported = lambda: plan.training.precision == "fp16"
     engine = build_engine(plan, rank=rank, device=CPU)
-    result = []
+    result: list[tuple[float, float]] = []
+    scaler = Scaler(plan) if plan.training.precision == "fp16" else None
     for step in range(1, steps + 1):
         lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
         replica = coordinate_of(rank, plan.layout).dp
         micro_batches = batches(source, plan, step=step, replica=replica, device=CPU)
         done = train_step(engine, micro_batches, lr=lr)
         result.append((done.loss, done.grad_norm))
+        if scaler:
+            scaler.check(done.loss_scale, skipped=not engine.was_step_applied())
+        if not done.is_finite and not done.skipped:
+            break
     if plan.layout.zero == 3:
         check_shares(engine, plan)
     engine.destroy()
     # Building a ZeRO 3 engine replaces this function for the whole process and leaves it so.
     F.linear = LINEAR
     return result
+
+
+class Scaler:
+    """Dynamic loss scaling once more (Micikevicius et al. 2018, section 3.2), to hold DeepSpeed's to."""
+
+    def __init__(self, plan: Plan) -> None:
+        wish = plan.deepspeed["fp16"]
+        self.scale = wish["loss_scale"] or 2.0 ** wish["initial_scale_power"]
+        self.window = inf if wish["loss_scale"] else wish["loss_scale_window"]
+        self.tolerated, self.good = wish["hysteresis"] - 1, 0
+
+    def check(self, scale: float | None, *, skipped: bool) -> None:
+        """A step was made with `scale`, as it should be, and was skipped on all ranks or on none."""
+        assert scale == self.scale
+        everywhere: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everywhere, (scale, skipped))
+        assert set(everywhere) == {(scale, skipped)}
+        self.good = 0 if skipped else self.good + 1
+        if skipped and not self.tolerated:
+            self.scale /= 2
+        elif skipped:
+            self.tolerated -= 1
+        elif self.good > 1 and (self.good - 1) % self.window == 0:  # DeepSpeed counts from the second on
+            self.scale, self.tolerated = self.scale * 2, 1
 
 
 def check_shares(engine: Any, plan: Plan) -> None:

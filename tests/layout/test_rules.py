@@ -126,6 +126,16 @@ def test_offload_needs_a_stage_that_shards_what_is_offloaded(offload: str, zero:
     assert reasons(proposal(offload=offload, zero=3)) == ()
 
 
+def test_fp16_is_for_gpus_with_shards() -> None:
+    assert reasons(proposal(precision="fp16", loss_scale=1024.0)) == ()
+    assert only(precision="fp16", machine=CPU).message == "precision=fp16 came on a CPU"
+    assert only(precision="fp16", zero=0).message == "zero=0 does not go with precision=fp16"
+
+
+def test_a_loss_scale_is_for_fp16() -> None:
+    assert only(loss_scale=2048.0).message == "loss_scale=2048 does not go with precision=bf16"
+
+
 @pytest.mark.parametrize("zero", [0, 1, 2])
 def test_muon_works_where_a_rank_knows_whole_matrices(zero: int) -> None:
     assert reasons(proposal(optimizer="muon", zero=zero, precision="bf16" if zero else "fp32", tp=2)) == ()

@@ -151,6 +151,26 @@ def test_an_optimizer_has_its_own_defaults(name: str, lr: float, decay: float) -
     assert ("training.optimizer.momentum" in plan.origins) == (name == "muon")
 
 
+def test_the_section_of_fp16_is_written_out() -> None:
+    options = ("hardware.node=8xh100", "training.precision=fp16")
+    plan = planned(DEMO, *options)
+    # Micikevicius et al. 2018, section 3.2, in DeepSpeed's words; its defaults, none left to it.
+    assert plan.deepspeed["fp16"] == {
+        "enabled": True,
+        "auto_cast": False,
+        "loss_scale": 0,
+        "initial_scale_power": 16,
+        "loss_scale_window": 1000,
+        "hysteresis": 2,
+        "consecutive_hysteresis": False,
+        "min_loss_scale": 1,
+        "fp16_master_weights_and_grads": False,
+    }
+    assert plan.deepspeed["data_types"] == {"grad_accum_dtype": "fp32"}
+    assert plan.deepspeed["communication_data_type"] == "fp32"
+    assert planned(DEMO, *options, "training.loss_scale=512").deepspeed["fp16"]["loss_scale"] == 512
+
+
 def test_an_auto_that_is_written_is_explained_like_one_that_is_left_out() -> None:
     written, left_out = planned(DEMO, "parallel.dp=auto"), planned()
     assert written.origins["parallel.dp"] == left_out.origins["parallel.dp"]

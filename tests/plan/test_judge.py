@@ -77,6 +77,10 @@ def test_muon_of_a_plan_knows_the_order_of_the_weights() -> None:
     assert fault.path == "deepspeed.zero_optimization.round_robin_gradients"
 
 
+def test_fp16_on_a_cpu_is_refused_in_a_plan_too() -> None:
+    assert faults(training__precision="fp16") == {"training.precision": "precision=fp16 came on a CPU"}
+
+
 def test_more_ranks_than_the_machine_has_room_for_are_told() -> None:
     assert faults(layout__dp=99)["layout.dp"].startswith(
         "dp=99 x pp=2 x tp=2 = 396 ranks are more than the 64"

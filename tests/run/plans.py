@@ -70,6 +70,7 @@ def a_plan(*, steps: int = 10, tp: int = 2, device: str = "cpu", **changed: Any)
         sequence_length=16,
         steps=steps,
         precision="fp32",
+        loss_scale="dynamic",
         loss_chunk_size="none",
         label_smoothing=0.0,
         z_loss=0.0,

@@ -143,9 +143,9 @@ def test_a_key_of_a_later_version_is_left_aside():
     assert record_from(json.dumps({**asdict(RECORD), "energy_j": 1})) == RECORD
 
 
-def test_a_record_without_the_guard_s_fields_is_one_of_a_usual_step():
+def test_a_record_without_later_fields_is_one_of_a_usual_step():
     lines = {**asdict(RECORD)}
-    del lines["skipped"], lines["warning"]
+    del lines["skipped"], lines["warning"], lines["loss_scale"]
     assert record_from(json.dumps(lines)) == RECORD
     marked = replace(RECORD, skipped=True, warning="step 1: x")
     assert record_from(marked.to_json()) == marked
@@ -154,6 +154,11 @@ def test_a_record_without_the_guard_s_fields_is_one_of_a_usual_step():
 @pytest.mark.parametrize("change", [{"skipped": 1}, {"skipped": None}, {"warning": None}, {"loss": True}])
 def test_a_value_of_another_kind_is_no_record(change):
     assert record_from(json.dumps({**asdict(RECORD), **change})) is None
+
+
+def test_a_skipped_step_is_read_as_it_was_written():
+    record = record_from(replace(RECORD, grad_norm=math.inf, loss_scale=65536.0, skipped=True).to_json())
+    assert (record.loss_scale, record.skipped, math.isnan(record.grad_norm)) == (65536.0, True, True)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
