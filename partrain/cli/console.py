@@ -7,10 +7,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from partrain.cli import render
-from partrain.cli.summary import Summary, summed
-from partrain.launch.events import Event, Failed, Recorded, Started, Stopping
+from partrain.cli.outcomes import evaluated_words
+from partrain.cli.summary import Summary, evaluated, summed
+from partrain.launch.events import Evaluated, Event, Failed, Recorded, Started, Stopping
 from partrain.plan.plan import Plan
-from partrain.run.records import StepRecord, is_shown
+from partrain.run.records import EvaluationRecord, StepRecord, is_shown
 from partrain.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class Console:
         """Print what happened."""
         if isinstance(event, Recorded):
             self._step(event.record)
+        elif isinstance(event, Evaluated):
+            self.summary = evaluated(self.summary, event.record)
+            render.say(evaluation_line(event.record, steps=self._plan.training.steps))
         elif isinstance(event, Started):
             render.say(f"{len(event.pids)} processes started; {first_wait(self._plan)}")
         elif isinstance(event, Failed):
@@ -113,6 +117,12 @@ def step_line(record: StepRecord, *, steps: int, left_s: float | None) -> str:
     )
     widths = (width for _, width in _COLUMNS)
     return "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def evaluation_line(record: EvaluationRecord, *, steps: int) -> str:
+    """An evaluation in one line of at most 80 columns, below its step's."""
+    step = f"{record.step}/{steps}".rjust(_COLUMNS[0][1])
+    return f"{step}  validation {evaluated_words(record)}, {format_seconds(record.evaluation_s)}"
 
 
 def _progress_bar(steps: int) -> tuple[Progress, TaskID]:

@@ -55,8 +55,20 @@ def show_layout(plan: Plan) -> None:
             "batch": f"{layout.global_batch_size} sequences = dp {layout.dp} x {layout.num_micro_batches}"
             f" micro-batches of {layout.micro_batch_size}; {format_count(tokens)} tokens a step",
             "steps": f"{plan.training.steps}: {format_count(tokens * plan.training.steps)} tokens",
+            **_evaluation(plan),
         }
     )
+
+
+def _evaluation(plan: Plan) -> dict[str, str]:
+    """What is evaluated and when."""
+    wish = plan.evaluation
+    if wish is None:
+        return {}
+    what = f"{wish.num_sequences} sequences of {wish.data.source}"
+    if wish.data == plan.data:
+        what = f"{wish.num_sequences} sequences of the data, from number {wish.first} on not trained on"
+    return {"validation": f"{what}; every {wish.every} steps and at the end"}
 
 
 def _ranks(number: int) -> str:

@@ -10,7 +10,7 @@ from partrain.cli import render
 from partrain.cli.summary import Summary
 from partrain.run.failures import ranks_alike
 from partrain.run.folder import RunFolder
-from partrain.run.records import Failure, Outcome
+from partrain.run.records import EvaluationRecord, Failure, Outcome, perplexity
 from partrain.units import format_bytes, format_count, format_seconds
 
 
@@ -57,6 +57,11 @@ def first_line(text: str, width: int = 60) -> str:
     return line if len(line) <= width else line[: width - 1] + "…"
 
 
+def evaluated_words(record: EvaluationRecord) -> str:
+    """Loss and perplexity of an evaluation; an infinite one, which the file does not have, is told so."""
+    return f"loss {record.validation_loss:.4f}, perplexity {perplexity(record.validation_loss):.4g}"
+
+
 def show_summary(summary: Summary | None, folder: RunFolder) -> None:
     """What the steps came to, and where they are written down."""
     render.say()
@@ -81,6 +86,10 @@ def _summary_rows(summary: Summary) -> dict[str, str]:
     }
     if summary.num_skipped:
         rows["skipped"] = f"the update of {summary.num_skipped} step{'s' * (summary.num_skipped > 1)}"
+    if summary.evaluation is not None:
+        told = summary.evaluation
+        rows["validation"] = f"{evaluated_words(told)} at step {told.step}"
+        rows["evaluation"] = f"{format_seconds(summary.evaluations_s)}, in no step's time"
     after_first_s = summary.total_s - first.step_s
     if seen > 1 and after_first_s > 0:
         speed = summary.tokens_after_first / after_first_s

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from partrain.data.facts import find_facts
+from partrain.data.facts import find_facts, find_validation_facts
 from partrain.errors import DataError, Fault, Place, SpecError
 from partrain.launch.machine import find_machine
 from partrain.plan.decide import decide
 from partrain.plan.plan import Plan
+from partrain.spec.data import share_of
 from partrain.spec.files import NoText, read_bytes
 from partrain.spec.load import Reading, read_job_text
 
@@ -53,20 +54,29 @@ def plan_job_text(data: bytes, file: Path, overrides: Sequence[str] | None) -> P
 
 def plan_of(reading: Reading) -> Planned:
     """The plan of a job whose text has been understood."""
-    data, data_faults = _facts(reading.job)
+    job = reading.job
+    data, data_faults = _facts(lambda: find_facts(job.data.train) if job else None)
+    validation, more_faults = _facts(lambda: _validation(job, data))
     machine = find_machine(os.environ)
-    plan = decide(reading, machine=machine, data=data, data_faults=data_faults)
+    faults = (*data_faults, *more_faults)
+    plan = decide(reading, machine=machine, data=data, validation=validation, data_faults=faults)
     assert reading.job is not None
     return Planned(reading.job, plan, reading.given, machine)
 
 
-def _facts(job: JobSpec | None) -> tuple[DatasetFacts | None, Sequence[Fault]]:
-    if job is None:
-        return None, ()
+def _facts(find: Callable[[], DatasetFacts | None]) -> tuple[DatasetFacts | None, Sequence[Fault]]:
     try:
-        return find_facts(job.data.train), ()
+        return find(), ()
     except DataError as error:
         return None, error.faults
+
+
+def _validation(job: JobSpec | None, train: DatasetFacts | None) -> DatasetFacts | None:
+    """The file that is evaluated on; None: there is none."""
+    named = job.data.validation if job else None
+    if not isinstance(named, str) or share_of(named) is not None:
+        return None
+    return find_validation_facts(named, train)
 
 
 def file_bytes(file: Path) -> bytes:

@@ -36,6 +36,7 @@ def _as_object(found: RunStatus) -> dict[str, object]:
         "started": info.started,
         "left_s": found.left_s,
         "last": asdict(found.last) if found.last else None,
+        "evaluation": asdict(found.evaluation) if found.evaluation else None,
         "outcome": asdict(found.outcome) if found.outcome else None,
         "damaged": list(found.damaged),
     }
@@ -44,7 +45,7 @@ def _as_object(found: RunStatus) -> dict[str, object]:
 def _show(found: RunStatus) -> None:
     import time
 
-    from partrain.cli.outcomes import show_outcome
+    from partrain.cli.outcomes import evaluated_words, show_outcome
     from partrain.units import format_bytes, format_count, format_seconds
 
     info, last = found.info, found.last
@@ -60,6 +61,8 @@ def _show(found: RunStatus) -> None:
             f"loss {last.loss:.4f}, {format_count(last.tokens_per_s)} tokens/s,"
             f" {format_seconds(last.step_s)}, {format_bytes(last.peak_bytes)}"
         )
+    if found.evaluation is not None:
+        rows["validation"] = f"{evaluated_words(found.evaluation)} at step {found.evaluation.step}"
     if found.left_s is not None:
         rows["time left"] = format_seconds(found.left_s)
     render.pairs(rows)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from partrain.run.records import StepRecord
+from partrain.run.records import EvaluationRecord, StepRecord
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,18 @@ class Summary:
     """Largest memory of any rank."""
     num_skipped: int
     """How many had their update left out."""
+    evaluation: EvaluationRecord | None = None
+    """The last one that was told."""
+    evaluations_s: float = 0.0
+    """Seconds that all of them took."""
 
 
 def summed(before: Summary | None, record: StepRecord) -> Summary:
     """`before` and one more step."""
     if before is None:
         return Summary(record, record, 1, record.step_s, 0.0, record.peak_bytes, int(record.skipped))
-    return Summary(
-        first=before.first,
+    return replace(
+        before,
         last=record,
         num_steps=before.num_steps + 1,
         total_s=before.total_s + record.step_s,
@@ -38,3 +42,10 @@ def summed(before: Summary | None, record: StepRecord) -> Summary:
         peak_bytes=max(before.peak_bytes, record.peak_bytes),
         num_skipped=before.num_skipped + record.skipped,
     )
+
+
+def evaluated(before: Summary | None, record: EvaluationRecord) -> Summary | None:
+    """`before` and one more evaluation; one before any step that was told is left out."""
+    if before is None:
+        return None
+    return replace(before, evaluation=record, evaluations_s=before.evaluations_s + record.evaluation_s)

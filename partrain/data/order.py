@@ -17,15 +17,6 @@ _MASK = (1 << 64) - 1
 _NUM_ROUNDS = 8
 
 
-def num_windows(num_tokens: int, *, sequence_length: int) -> int:
-    """Samples in a dataset; the last label of one is the first input of the next.
-
-    >>> [num_windows(num_tokens, sequence_length=4) for num_tokens in (0, 4, 5, 8, 9)]
-    [0, 0, 1, 1, 2]
-    """
-    return max(0, num_tokens - 1) // sequence_length
-
-
 def positions(step: int, layout: Layout, *, replica: int, micro_batch: int) -> range:
     """Positions that `replica` works on in one micro-batch of `step` (the first step is 1).
 

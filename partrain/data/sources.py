@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -12,9 +13,9 @@ from numpy.typing import NDArray
 
 from partrain.data import python_source
 from partrain.data.faults import data_error
-from partrain.data.order import num_windows
 from partrain.data.token_file import find_token_file
-from partrain.spec.facts import DatasetFacts
+from partrain.plan.plan import Plan
+from partrain.spec.facts import DatasetFacts, num_windows
 
 Tokens = NDArray[np.int64]
 
@@ -28,10 +29,10 @@ class TokenSource(Protocol):
 
     @property
     def num_samples(self) -> int | None:
-        """Samples in all; None: without end."""
+        """Samples to train on, the first of all; None: without end."""
 
     def sample(self, index: int) -> Tokens:
-        """Sample `index`: sequence_length + 1 tokens.
+        """Sample `index`, those held back from training included: sequence_length + 1 tokens.
 
         Raises DataError when the data cannot be read or a token is not in the vocabulary.
         """
@@ -68,11 +69,14 @@ class ArraySource:
     seed: int
     mapping: mmap.mmap | None = None
     """The file behind `tokens`."""
+    end: int | None = None
+    """The sample before which training ends: those from there on are held back; None: it uses all."""
 
     @property
     def num_samples(self) -> int:
-        """Samples in all; the tokens after the last full one are left out."""
-        return num_windows(self.tokens.size, sequence_length=self.sequence_length)
+        """Samples to train on; the tokens after the last full one are left out."""
+        found = num_windows(self.tokens.size, sequence_length=self.sequence_length)
+        return found if self.end is None else min(found, self.end)
 
     def sample(self, index: int) -> Tokens:
         """Sample `index`: the window that starts at token index * sequence_length."""
@@ -110,8 +114,10 @@ class ArraySource:
             raise data_error(f"{self.name} was cut short while it was in use: {missing:.10g} tokens are gone")
 
 
-def open_source(facts: DatasetFacts, *, sequence_length: int, vocab_size: int, seed: int) -> TokenSource:
-    """The dataset that the plan was made for; `vocab_size` is the model's.
+def open_source(
+    facts: DatasetFacts, *, sequence_length: int, vocab_size: int, seed: int, end: int | None = None
+) -> TokenSource:
+    """The dataset that the plan was made for; `vocab_size` is the model's, training ends before sample `end`.
 
     Raises DataError when it is not what the plan knew, has too few tokens for one sequence, or a
     vocabulary larger than the model's.
@@ -131,7 +137,7 @@ def open_source(facts: DatasetFacts, *, sequence_length: int, vocab_size: int, s
         )
     if limit > vocab_size:
         raise data_error(f"{facts.source} has a vocabulary of {limit}, the model one of {vocab_size}")
-    source = ArraySource(facts.source, tokens, limit, sequence_length, seed, mapping)
+    source = ArraySource(facts.source, tokens, limit, sequence_length, seed, mapping, end)
     if not source.num_samples:
         raise data_error(
             f"{facts.source} has {tokens.size} tokens, a sequence of {sequence_length} "
@@ -148,3 +154,32 @@ def _mapped(path: Path) -> mmap.mmap:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise data_error(f"{path} cannot be mapped: {error}") from error
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a plan reads."""
+
+    train: TokenSource
+    validation: TokenSource | None
+    """The same object as `train` where the set is a share of it; None: nothing is evaluated."""
+
+    @property
+    def all(self) -> tuple[TokenSource, ...]:
+        """Each source once."""
+        apart = self.validation is not None and self.validation is not self.train
+        return (self.train, self.validation) if apart else (self.train,)  # type: ignore[return-value]
+
+
+def open_sources(plan: Plan) -> Sources:
+    """The datasets of `plan`. Raises as `open_source` does."""
+    opened = partial(
+        open_source,
+        sequence_length=plan.training.sequence_length,
+        vocab_size=plan.model.vocab_size,
+        seed=plan.training.seed,
+    )
+    train, wish = opened(plan.data, end=plan.end_of_training_data), plan.evaluation
+    if wish is None:
+        return Sources(train, None)
+    return Sources(train, train if wish.data == plan.data else opened(wish.data))

@@ -17,7 +17,11 @@ from partrain.data.token_header import ITEM_BYTES, header_faults, read_header
 from partrain.errors import DataError, Fault
 from partrain.spec.data import BUILTIN
 
-_ALLOWED = ", ".join(("a .bin file with its .json beside it", "a folder with one such pair", *BUILTIN))
+NAMES = ("a .bin file with its .json beside it", "a folder with one such pair")
+"""What may name a token file."""
+
+ALLOWED = ", ".join((*NAMES, *BUILTIN))
+"""What `data.train` may be."""
 _NUM_SHOWN = 8
 
 
@@ -60,11 +64,11 @@ def _binary_of(path: Path) -> Path:
         raise _unreachable(path, error) from error
     if names is None:
         if path.suffix not in (".bin", ".json"):
-            raise data_error(f"{path} is not a token file", allowed=_ALLOWED)
+            raise data_error(f"{path} is not a token file", allowed=ALLOWED)
         return path.with_suffix(".bin")
     binaries = [name for name in names if name.endswith(".bin")]
     if not binaries:
-        raise data_error(f"the folder {path} holds no token file (.bin)", allowed=_ALLOWED)
+        raise data_error(f"the folder {path} holds no token file (.bin)", allowed=ALLOWED)
     if len(binaries) > 1:
         shown = ", ".join(binaries[:_NUM_SHOWN]) + (", ..." if len(binaries) > _NUM_SHOWN else "")
         message = f"the folder {path} holds {len(binaries)} token files: {shown}"
@@ -98,7 +102,7 @@ def _unreachable(path: Path, error: OSError | ValueError) -> DataError:
         near = []
     stops = f"; the path ends at {missing.parent}" if missing != path else ""
     fix = f"did you mean {' or '.join(str(missing.with_name(name)) for name in near)}?" if near else ""
-    return data_error(f"{path} does not exist{stops}", allowed=_ALLOWED, fix=fix)
+    return data_error(f"{path} does not exist{stops}", allowed=ALLOWED, fix=fix)
 
 
 def _size_faults(path: Path, num_bytes: int, *, num_tokens: int, item_bytes: int) -> list[Fault]:

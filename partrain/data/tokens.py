@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from partrain.data.order import positions, sample_index
@@ -17,8 +19,12 @@ def batch(source: TokenSource, layout: Layout, *, step: int, replica: int, micro
     Inputs are all but the last token of a row, labels all but the first. Raises DataError when the data
     cannot be read or a token is not in the vocabulary.
     """
-    rows = positions(step, layout, replica=replica, micro_batch=micro_batch)
-    indices = (sample_index(row, num_samples=source.num_samples, seed=source.seed) for row in rows)
+    places = positions(step, layout, replica=replica, micro_batch=micro_batch)
+    return rows(source, (sample_index(p, num_samples=source.num_samples, seed=source.seed) for p in places))
+
+
+def rows(source: TokenSource, indices: Iterable[int]) -> Tokens:
+    """The samples at `indices`: [number of them, sequence_length + 1] tokens. Raises as `batch` does."""
     return np.stack([source.sample(index) for index in indices])
 
 

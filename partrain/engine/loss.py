@@ -42,6 +42,15 @@ class Loss:
         with_gradients = torch.is_grad_enabled()
         return _HeadLoss.apply(x_BTH.flatten(0, 1), weight_VH, labels_BT.flatten(), self, with_gradients)
 
+    def of_tokens(self, output: HeadOutput, labels_BT: Tensor) -> Tensor:
+        """The loss of each token of a micro-batch [N], without gradients."""
+        x_NH, weight_VH = output[0].flatten(0, 1), output[1]
+        labels_N = labels_BT.flatten()
+        size = self.chunk_size or labels_N.numel()
+        slices = zip(x_NH.split(size), labels_N.split(size), strict=True)
+        logits = ((F.linear(x_CH, weight_VH).float(), labels_C) for x_CH, labels_C in slices)
+        return torch.cat([self.of_slice(logits_CV, labels_C, factor=0.0) for logits_CV, labels_C in logits])
+
     def of_slice(self, logits_CV: Tensor, labels_C: Tensor, *, factor: float) -> Tensor:
         """Losses [C]; `logits`, in fp32, become the gradient of `factor` times their sum.
 

@@ -15,7 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 from partrain.engine.guard import StepResult
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
-from partrain.run.records import StepRecord, is_shown
+from partrain.run.records import EvaluationRecord, StepRecord, is_shown, perplexity
 
 SCALARS = {
     "loss": "loss/train",
@@ -30,6 +30,13 @@ SCALARS = {
     "peak_bytes": "memory/peak_bytes",
 }
 """Record field -> TensorBoard name."""
+
+EVALUATION_SCALARS = {
+    "validation_loss": "loss/validation",
+    "perplexity": "perplexity/validation",
+    "evaluation_s": "speed/evaluation_s",
+}
+"""The same, of an evaluation."""
 
 
 def peak_memory(device: torch.device) -> int:
@@ -83,6 +90,23 @@ class Recorder:
         self._file.write(record.to_json() + "\n")
         if is_shown(step, log_every=self.plan.log_every, steps=self.plan.training.steps):
             self._draw(record)
+
+    def record_evaluation(self, step: int, *, loss: float, evaluation_s: float) -> None:
+        """The validation set was evaluated after `step`."""
+        wish = self.plan.evaluation
+        if self._file is None or self._board is None or wish is None:
+            return
+        record = EvaluationRecord(
+            step=step,
+            validation_loss=loss,
+            perplexity=perplexity(loss),
+            num_sequences=wish.num_sequences,
+            evaluation_s=evaluation_s,
+            time=time.time(),
+        )
+        self._file.write(record.to_json() + "\n")
+        for field, name in EVALUATION_SCALARS.items():
+            self._board.add_scalar(name, getattr(record, field), step)
 
     def _mfu(self, flops: float) -> float | None:
         machine = self.plan.machine

@@ -22,13 +22,13 @@ class Row(nn.Module):
     def __init__(self, parts: tuple[Part, ...], *, loss: Loss, materialise: Materialise) -> None:
         super().__init__()
         self.parts = nn.ModuleList(_built(parts, materialise))
-        self.loss = loss
+        self.loss_fn = loss
 
     def forward(self, tokens_BT: Tensor, labels_BT: Tensor) -> Tensor:
         x: Any = tokens_BT
         for part in self.parts:
             x = part(x)
-        return self.loss(x, labels_BT)
+        return self.loss_fn(x, labels_BT)
 
 
 class _Shared(nn.Module):

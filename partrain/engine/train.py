@@ -11,8 +11,9 @@ import torch
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from torch import Tensor
 
-from partrain.data.sources import TokenSource
+from partrain.data.sources import Sources, TokenSource
 from partrain.data.tokens import batch
+from partrain.engine.evaluation import evaluation_of
 from partrain.engine.guard import Guard, StepResult
 from partrain.engine.loss_scale import is_searching, loss_scale, settle_scale
 from partrain.engine.metrics import Recorder, peak_memory
@@ -56,25 +57,30 @@ def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> Ste
 
 
 def train(
-    engine: Any, plan: Plan, source: TokenSource, *, rank: int, device: torch.device, recorder: Recorder
+    engine: Any, plan: Plan, sources: Sources, *, rank: int, device: torch.device, recorder: Recorder
 ) -> Iterator[int]:
-    """All steps of the plan, yielding each as it begins; every step is recorded.
+    """All steps of the plan, yielding each as it begins; every step and every evaluation is recorded.
 
     Raises GuardError, on every rank in the same step, when the training goes wrong. A step that is left out
     counts as one: learning rate and data are those of the step, whatever became of the steps before.
     """
     replica, wish = coordinate_of(rank, plan.layout).dp, plan.training
+    evaluation = evaluation_of(plan, sources, rank=rank, device=device)
     guard, last = Guard(engine, plan, rank), time.monotonic()
     for step in range(1, wish.steps + 1):
         yield step
         lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
 
         def run(step: int = step, lr: float = lr) -> StepResult:
-            micro_batches = batches(source, plan, step=step, replica=replica, device=device)
+            micro_batches = batches(sources.train, plan, step=step, replica=replica, device=device)
             return train_step(engine, micro_batches, lr=lr)
 
         result = guard.watch(step, run)
         peak_bytes = peak_memory(device)
         now = time.monotonic()
         recorder.record(step, result, lr=lr, step_s=now - last, peak_bytes=peak_bytes)
+        if evaluation is not None and evaluation.wish.is_due(step, steps=wish.steps):
+            loss, seconds = evaluation.measure(engine)
+            recorder.record_evaluation(step, loss=loss, evaluation_s=seconds)
+            now = time.monotonic()  # no step's time contains it
         last = now

@@ -41,27 +41,26 @@ def run(plan: Plan, folder: RunFolder, rank: int) -> Iterator[int]:
     import torch
     import torch.distributed as dist
 
-    from partrain.data.sources import open_source
+    from partrain.data.sources import open_sources
     from partrain.data.tokens import check_tokens
     from partrain.engine.build import build_engine, join_world
     from partrain.engine.metrics import Recorder
     from partrain.engine.train import train
 
-    wish, size = plan.training, plan.layout.world_size
+    size = plan.layout.world_size
     join_world(plan.machine.device)
     if dist.get_world_size() != size:
         raise RunError(f"the plan has {size} ranks, {dist.get_world_size()} were started")
     device = torch.device("cpu")
     if plan.machine.device == "cuda":
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    source = open_source(
-        plan.data, sequence_length=wish.sequence_length, vocab_size=plan.model.vocab_size, seed=wish.seed
-    )
+    sources = open_sources(plan)
     log.info("looking at part %d of %d of the tokens of %s", rank + 1, size, plan.data.source)
-    check_tokens(source, part=rank, parts=size)
+    for source in sources.all:
+        check_tokens(source, part=rank, parts=size)
     engine = build_engine(plan, rank=rank, device=device)
     recorder = Recorder(plan, folder, rank)
-    yield from train(engine, plan, source, rank=rank, device=device, recorder=recorder)
+    yield from train(engine, plan, sources, rank=rank, device=device, recorder=recorder)
     recorder.close()
     dist.barrier()
     dist.destroy_process_group()

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from partrain.launch.channel import Channel
-from partrain.launch.events import Ended, Event, Failed, Recorded, Started, to_line
+from partrain.launch.events import Ended, Evaluated, Event, Failed, Recorded, Started, to_line
 from partrain.launch.host import disk_shortage, free_memory_bytes, memory_bytes, num_oom_kills
 from partrain.launch.processes import RankProcess, end, end_children, look_at, start_rank
 from partrain.launch.script import HostScript
@@ -29,7 +29,7 @@ from partrain.run.folder import OWNERS_ALONE, RunFolder, write_json, write_whole
 from partrain.run.lifeline import adopt_orphans
 from partrain.run.metrics import MetricsTail
 from partrain.run.reading import object_in, read_regular, read_tail
-from partrain.run.records import Outcome
+from partrain.run.records import EvaluationRecord, Outcome, StepRecord
 from partrain.units import format_bytes
 
 _log = logging.getLogger(__name__)  # to standard error, which is the run's agent.log
@@ -178,10 +178,12 @@ class Agent:
 
     def _forward_records(self) -> None:
         while records := self._tail.read():
-            self._progress = Progress(max(record.step for record in records), self._script.steps)
+            last = records[-1]
+            waits = self._script.evaluates and not isinstance(last, EvaluationRecord)
+            self._progress = Progress(last.step, self._script.steps, waits)
             for record in records:
                 if not self._channel.full:  # the file has them all
-                    self._send(Recorded(record))
+                    self._send(Recorded(record) if isinstance(record, StepRecord) else Evaluated(record))
 
     def _write_down(self, outcome: Outcome) -> None:
         try:

@@ -8,7 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from partrain.run.reading import object_in
-from partrain.run.records import Failure, Outcome, StepRecord, failure_from, outcome_from
+from partrain.run.records import (
+    EvaluationRecord,
+    Failure,
+    Outcome,
+    StepRecord,
+    failure_from,
+    outcome_from,
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,13 @@ class Recorded:
     """A step is done."""
 
     record: StepRecord
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The validation set was evaluated."""
+
+    record: EvaluationRecord
 
 
 @dataclass(frozen=True)
@@ -48,7 +62,7 @@ class Ended:
     outcome: Outcome
 
 
-Event = Started | Recorded | Failed | Stopping | Ended
+Event = Started | Recorded | Evaluated | Failed | Stopping | Ended
 
 
 def to_line(event: Event) -> bytes:
@@ -71,6 +85,7 @@ def from_line(line: bytes) -> Event | None:
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "started": lambda value: Started({int(rank): int(pid) for rank, pid in value["pids"].items()}),
     "recorded": lambda value: Recorded(StepRecord(**value["record"])),
+    "evaluated": lambda value: Evaluated(EvaluationRecord(**value["record"])),
     "failed": lambda value: Failed(str(value["message"]), failure_from(value["failure"])),
     "stopping": lambda value: Stopping(str(value["signal"])),
     "ended": lambda value: Ended(outcome_from(value["outcome"])),

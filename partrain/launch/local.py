@@ -68,6 +68,7 @@ def local_script(plan: Plan, folder: RunFolder, *, python: str, environ: Mapping
         folder=str(folder.path),
         plan=plan.to_json(),
         steps=plan.training.steps,
+        evaluates=plan.evaluation is not None,
         ranks=ranks,
         env={**_missing(_defaults(plan), environ), **plan.env, **_world(plan)},
         drop=INHERITED,

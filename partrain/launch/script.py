@@ -51,6 +51,8 @@ class HostScript:
     choose_port: bool
     """Whether the agent picks a free port of its host as MASTER_PORT."""
     limits: Limits = field(default_factory=Limits)
+    evaluates: bool = False
+    """Whether an evaluation follows the last step."""
 
     def to_json(self) -> str:
         """One line."""

@@ -52,10 +52,12 @@ class Progress:
     step: int
     """Last step recorded."""
     steps: int
+    awaits_evaluation: bool = False
+    """Whether that of the last step is not recorded yet."""
 
     @property
     def complete(self) -> bool:
-        return self.step >= self.steps
+        return self.step >= self.steps and not self.awaits_evaluation
 
     def __str__(self) -> str:
         return f"step {self.step} of {self.steps}"
@@ -122,7 +124,7 @@ def _failure(end: RankEnd, progress: Progress, host: Host) -> Failure | None:
         return _with(host.disk, end.word) if end.word.kind == "error" else end.word
     if not end.exit_code:
         return None
-    step = None if progress.complete else progress.step + 1
+    step = None if progress.step >= progress.steps else progress.step + 1
     if end.exit_code < 0:
         message = f"was killed by {signal_words(-end.exit_code)}"
         killed = Failure(end.rank, end.exited, "signal", message, end.log_tail, step)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partrain.run.launcher import read_launcher
-from partrain.run.metrics import last_record
+from partrain.run.metrics import last_evaluation, last_record
 from partrain.run.reading import read_object
-from partrain.run.records import Outcome, StepRecord
+from partrain.run.records import EvaluationRecord, Outcome, StepRecord
 from partrain.run.runs import RunInfo, read_outcome
 
 
@@ -19,6 +19,8 @@ class RunStatus:
     info: RunInfo
     last: StepRecord | None
     """The last step's record."""
+    evaluation: EvaluationRecord | None
+    """The last evaluation's record."""
     left_s: float | None
     """Seconds to the last step at the speed of the last one; None: not running, or not known."""
     outcome: Outcome | None
@@ -32,7 +34,8 @@ def read_status(info: RunInfo) -> RunStatus:
     left = None
     if last is not None and info.state == "running" and info.steps is not None:
         left = max(0, info.steps - last.step) * last.step_s
-    return RunStatus(info, last, left, outcome, _damaged(info, last, outcome))
+    evaluation = last_evaluation(info.folder.metrics)
+    return RunStatus(info, last, evaluation, left, outcome, _damaged(info, last, outcome))
 
 
 def _damaged(info: RunInfo, last: StepRecord | None, outcome: Outcome | None) -> tuple[str, ...]:

@@ -15,9 +15,11 @@ from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_parameters
 from partrain.plan.choose import Choice, choose, choose_loss_chunk_size
 from partrain.plan.ds_config import deepspeed_config
+from partrain.plan.evaluation import evaluation_plan, evaluation_reasons, validation_set
 from partrain.plan.plan import Plan, StagePlan, TrainingPlan
 from partrain.plan.resolved import origins_of, resolved_job
 from partrain.spec.catalog import UnknownName, node
+from partrain.spec.data import share_of
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.job import JobSpec
 from partrain.spec.load import Reading, is_doubtful, place_of
@@ -35,17 +37,20 @@ def decide(
     *,
     machine: MachineFacts,
     data: DatasetFacts | None,
+    validation: DatasetFacts | None = None,
     data_faults: Sequence[Fault] = (),
 ) -> Plan:
     """The plan for a job; `machine` is this one, which `hardware.node` replaces.
 
-    `data` is None when `data_faults` say why. Raises SpecError with all faults of job, data and layout
+    `validation` is the file that `data.validation` names. `data`, or it, is None when `data_faults` say why.
+    Raises SpecError with all faults of job, data and layout
     together; InfeasibleError when only values that were `auto` stand against each other.
     """
     job = reading.job
     if job is None:
         raise SpecError(_ordered([*reading.faults, *(_placed(fault, reading) for fault in data_faults)]))
-    if data is None and not data_faults:
+    is_file = job.data.validation is not None and share_of(job.data.validation) is None
+    if not data_faults and (data is None or (is_file and validation is None)):
         raise ValueError("data is None without a fault")
     here, unknown_node = _machine(job, machine)
     vocabulary = data.vocab_size if data else None
@@ -58,6 +63,9 @@ def decide(
         *reasons(choice.proposal),
         *too_few_tokens(data, job.training.sequence_length),
         *_long_warm_up(job),
+        *evaluation_reasons(
+            job, data, validation, vocab_size=resolved.model.vocab_size if resolved.model else None
+        ),
     )
     sure = (reason for reason in judged if not any(is_doubtful(doubtful, path) for path in reason.paths))
     against = (*unknown_node, *sure)
@@ -71,8 +79,11 @@ def decide(
     )
     training = _training(job, choice.proposal, chunk_size)
     plan = _plan(job, model=resolved.model, data=data, choice=choice, layout=layout, training=training)
+    apart = validation_set(job, data, validation)
+    evaluation, evaluation_origins = evaluation_plan(job, apart, steps=training.steps)
+    plan = replace(plan, evaluation=evaluation)
     found = {**resolved.origins, **_origins(job, here), **reading.origins, **choice.origins, **chunk_origin}
-    return replace(plan, origins=origins_of(resolved_job(job, plan), found))
+    return replace(plan, origins=origins_of(resolved_job(job, plan), {**found, **evaluation_origins}))
 
 
 def _machine(job: JobSpec, here: MachineFacts) -> tuple[MachineFacts, tuple[Reason, ...]]:

@@ -13,8 +13,10 @@ from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters
 from partrain.plan.decide import SMALLEST_FIRST_STAGE, stage_plans, too_few_tokens
 from partrain.plan.ds_config import deepspeed_config
+from partrain.plan.evaluation import file_reasons
 from partrain.plan.plan import HIDDEN, Plan
 from partrain.spec.deepspeed import ALLOWED
+from partrain.spec.facts import num_windows
 from partrain.spec.model import ModelSection, ModelSpec
 from partrain.spec.optimizers import OPTIMIZERS, unread_keys
 from partrain.spec.resolve import resolve_model
@@ -26,6 +28,7 @@ _PLACES = {
     "training.global_batch_size": "layout.num_micro_batches",
     "model.preset": "model",
     "data.train": "data",
+    "data.validation": "evaluation.data",
     "hardware.nodes": "nodes",
     "hardware.node": "machine",
 }
@@ -56,7 +59,27 @@ def _model_reasons(plan: Plan) -> tuple[Reason, ...]:
     length = plan.training.sequence_length
     section = ModelSection(**{key.name: getattr(plan.model, key.name) for key in fields(ModelSpec)})
     resolved = resolve_model(section, sequence_length=length, vocab_size=plan.data.vocab_size)
-    return (*resolved.reasons, *too_few_tokens(plan.data, length))
+    return (*resolved.reasons, *too_few_tokens(plan.data, length), *_evaluation_reasons(plan))
+
+
+def _evaluation_reasons(plan: Plan) -> tuple[Reason, ...]:
+    """The set is there, and training leaves it alone."""
+    wish, length = plan.evaluation, plan.training.sequence_length
+    if wish is None:
+        return ()
+    if wish.data != plan.data:
+        against = file_reasons(wish.data, plan.data, length=length, vocab_size=plan.model.vocab_size)
+        if against:
+            return against
+    elif wish.first < 1:
+        return (Reason(("evaluation.first",), "nothing is left to train on", "1 or more"),)
+    if wish.data.num_tokens is None:
+        return ()
+    number = num_windows(wish.data.num_tokens, sequence_length=length)
+    if wish.first + wish.num_sequences <= number:
+        return ()
+    said = f"{wish.num_sequences} sequences from {wish.first} on came, and there are {number}"
+    return (Reason(("evaluation.num_sequences",), said, f"1 to {number - wish.first}"),)
 
 
 def _optimizer_reasons(plan: Plan) -> Iterator[Reason]:

@@ -38,6 +38,22 @@ class TrainingPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """Sequences whose loss is measured from time to time and after the last step, the same each time."""
+
+    every: Count
+    """Steps from one evaluation to the next."""
+    data: DatasetFacts
+    first: Whole
+    """First of the sequences. Where `data` is the training data, training uses only those before it."""
+    num_sequences: Count
+
+    def is_due(self, step: int, *, steps: int) -> bool:
+        """Whether there is an evaluation after `step` of `steps`."""
+        return step % self.every == 0 or step == steps
+
+
+@dataclass(frozen=True, kw_only=True)
 class StagePlan:
     """One pipeline stage."""
 
@@ -79,6 +95,14 @@ class Plan:
     """Key path -> where its value comes from, in words."""
     notes: tuple[str, ...]
     """What the user should know: padding, idle devices, why an `auto` became what it is."""
+    evaluation: EvaluationPlan | None = None
+    """What is evaluated and when; None: nothing."""
+
+    @property
+    def end_of_training_data(self) -> int | None:
+        """The sequence of `data` before which training ends; None: it uses all."""
+        apart = self.evaluation
+        return apart.first if apart is not None and apart.data == self.data else None
 
     def without_secrets(self) -> Plan:
         """This plan as it may be shown: the names in `env` stay, their values are HIDDEN."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from partrain.plan.plan import Plan
+from partrain.plan.plan import EvaluationPlan, Plan
 from partrain.spec.job import JobSpec
 from partrain.spec.values import plain
 
@@ -27,6 +27,10 @@ def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
         "loss_chunk_size": training.loss_chunk_size,
         "optimizer": _without_none(plain(training.optimizer)),
     }
+    if plan.evaluation is None:
+        del view["training"]["evaluate"]
+    else:
+        view["training"]["evaluate"] = _evaluate(plan.evaluation, batch=layout.global_batch_size)
     view["parallel"] |= {
         "dp": layout.dp,
         "pp": layout.pp,
@@ -40,6 +44,12 @@ def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
     view["hardware"]["node"] = job.hardware.node or there
     view["launch"]["env"] = dict(plan.env)
     return {key: _without_none(value) for key, value in view.items()}
+
+
+def _evaluate(wish: EvaluationPlan, *, batch: int) -> dict[str, Any]:
+    """When and how much: only a whole set may be no multiple of a `batch` of sequences."""
+    batches, rest = divmod(wish.num_sequences, batch)
+    return {"every": wish.every, "batches": "all" if rest else batches}
 
 
 def _without_none(value: Any) -> Any:

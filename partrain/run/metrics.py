@@ -4,34 +4,41 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from partrain.run.reading import object_in, open_regular, read_tail
-from partrain.run.records import StepRecord
+from partrain.run.records import EvaluationRecord, Record, StepRecord
 
 _CHUNK_BYTES = 2**18
 _LONGEST_LINE_BYTES = 2**16
+_LONGEST_SEARCH_BYTES = 2**24
 _LARGEST_INT = 2**63
 _NUMBER = (int, float, type(None))
 _KINDS = {"int": (int,), "float": _NUMBER, "float | None": _NUMBER, "bool": (bool,), "str": (str,)}
-_FIELDS = {field.name: str(field.type) for field in fields(StepRecord)}
-_REQUIRED = [field.name for field in fields(StepRecord) if field.default is MISSING]
+_Kind = TypeVar("_Kind", StepRecord, EvaluationRecord)
+_FIELDS: Mapping[type[Record], Mapping[str, str]] = {
+    kind: {field.name: str(field.type) for field in fields(kind)} for kind in (StepRecord, EvaluationRecord)
+}
+_DEFAULTS = {
+    kind: {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+    for kind in _FIELDS
+}
 
 
-def record_from(line: str | bytes) -> StepRecord | None:
+def record_from(line: str | bytes) -> Record | None:
     """The record that a line spells, NaN where a measured number is null; None: it is not one.
 
     Keys of later versions are left aside, those that came after the first version may be missing.
     """
     value = object_in(line)
-    if value is None or not all(name in value for name in _REQUIRED):
-        return None
-    known = {name: kind for name, kind in _FIELDS.items() if name in value}
-    if not all(_fits(value[name], kind) for name, kind in known.items()):
-        return None
-    return StepRecord(**{name: _measured(value[name], kind) for name, kind in known.items()})
+    for kind, names in _FIELDS.items():
+        found = None if value is None else {**_DEFAULTS[kind], **value}
+        if found is not None and all(_fits(found.get(name, ""), form) for name, form in names.items()):
+            return kind(**{name: _measured(found[name], form) for name, form in names.items()})
+    return None
 
 
 def _fits(value: object, kind: str) -> bool:
@@ -47,10 +54,21 @@ def _measured(value: Any, kind: str) -> Any:
 
 
 def last_record(path: Path) -> StepRecord | None:
-    """The last whole record of a file, read from its end; None: it has none."""
-    for line in reversed(read_tail(path, _LONGEST_LINE_BYTES).split(b"\n")):
-        record = record_from(line)
-        if record is not None:
+    """The last whole record of a step, read from the file's end; None: it has none."""
+    return _last(path, StepRecord, _LONGEST_LINE_BYTES)
+
+
+def last_evaluation(path: Path) -> EvaluationRecord | None:
+    """The last whole record of an evaluation; None: there is none in the last ten thousands of lines."""
+    return _last(path, EvaluationRecord, _LONGEST_SEARCH_BYTES)
+
+
+def _last(path: Path, kind: type[_Kind], num_bytes: int) -> _Kind | None:
+    name = next(name.encode() for name in _FIELDS[kind] if name != "step")
+    for line in reversed(read_tail(path, num_bytes).split(b"\n")):
+        # by far the most lines are of the other kind
+        record = record_from(line) if name in line else None
+        if isinstance(record, kind):
             return record
     return None
 
@@ -62,7 +80,7 @@ class MetricsTail:
         self._path = path
         self._offset = 0
 
-    def read(self) -> tuple[StepRecord, ...]:
+    def read(self) -> tuple[Record, ...]:
         """Whole new records, at most a chunk of them; lines that are no record are left out.
 
         A line without its end is left for later, unless it is too long ever to be a record.

@@ -50,7 +50,46 @@ class StepRecord:
 
     def to_json(self) -> str:
         """A line of metrics.jsonl; null stands for NaN and infinity, which JSON does not have."""
-        return json.dumps({name: _finite(value) for name, value in asdict(self).items()}, allow_nan=False)
+        return _line(self)
+
+
+@dataclass(frozen=True)
+class EvaluationRecord:
+    """One evaluation, with the weights that `step` left; a line of metrics.jsonl, after the step's own."""
+
+    step: int
+    validation_loss: float
+    """Mean cross-entropy over all tokens of the set, in nats; neither label smoothing nor z-loss is in it."""
+    perplexity: float
+    """e to the power of `validation_loss`; infinite where that is no number of 64 bits."""
+    num_sequences: int
+    evaluation_s: float
+    """Seconds it took; no step's time contains them."""
+    time: float
+    """Seconds since 1970."""
+
+    def to_json(self) -> str:
+        """As a step's."""
+        return _line(self)
+
+
+Record = StepRecord | EvaluationRecord
+
+
+def perplexity(loss: float) -> float:
+    """Of a mean cross-entropy in nats.
+
+    >>> perplexity(0.0), perplexity(1e4)
+    (1.0, inf)
+    """
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
+
+
+def _line(record: StepRecord | EvaluationRecord) -> str:
+    return json.dumps({name: _finite(value) for name, value in asdict(record).items()}, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

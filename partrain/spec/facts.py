@@ -8,6 +8,15 @@ from typing import Literal
 from partrain.spec.section import Count, Whole
 
 
+def num_windows(num_tokens: int, *, sequence_length: int) -> int:
+    """Sequences in a dataset; the last label of one is the first input of the next.
+
+    >>> [num_windows(num_tokens, sequence_length=4) for num_tokens in (0, 4, 5, 8, 9)]
+    [0, 0, 1, 1, 2]
+    """
+    return max(0, num_tokens - 1) // sequence_length
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetFacts:
     """A dataset as the plan needs to know it."""

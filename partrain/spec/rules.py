@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from partrain.errors import Reason
+from partrain.spec.data import share_of
 from partrain.spec.job import JobSpec
 from partrain.spec.optimizers import OPTIMIZERS, resolve_optimizer, unread_keys
+from partrain.spec.training import EvaluateSection
 
 
 def length_is_given_once(job: JobSpec) -> Reason | None:
@@ -93,6 +95,31 @@ def rotary_fields_need_rotary_positions(job: JobSpec) -> Reason | None:
     )
 
 
+def the_validation_share_is_a_part(job: JobSpec) -> Reason | None:
+    """Something is left to train on, and something to evaluate on."""
+    share = share_of(job.data.validation)
+    if share is None or 0 < share < 1:
+        return None
+    return Reason(
+        ("data.validation",),
+        f"{job.data.validation} of the training data came",
+        "more than 0% and less than 100%, or the path of a token file",
+        "validation: 1%",
+    )
+
+
+def evaluation_needs_data(job: JobSpec) -> Reason | None:
+    """There is no loss without something to measure it on."""
+    if job.data.validation is not None or job.training.evaluate == EvaluateSection():
+        return None
+    return Reason(
+        ("training.evaluate", "data.validation"),
+        "evaluate came without data.validation",
+        "data.validation: a share of the training data, or the path of a token file",
+        "data.validation: 1%, or leave out evaluate",
+    )
+
+
 RULES: tuple[Callable[[JobSpec], Reason | None], ...] = (
     length_is_given_once,
     warmup_ends_before_the_training,
@@ -100,6 +127,8 @@ RULES: tuple[Callable[[JobSpec], Reason | None], ...] = (
     keys_are_the_optimizers,
     muon_knows_the_order,
     rotary_fields_need_rotary_positions,
+    the_validation_share_is_a_part,
+    evaluation_needs_data,
 )
 
 

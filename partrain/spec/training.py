@@ -30,6 +30,17 @@ class ScheduleSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluateSection:
+    """The loss on `data.validation`, from time to time and after the last step."""
+
+    every: Count | Auto = "auto"
+    """Steps from one evaluation to the next; auto: 1000, or a tenth of a shorter training."""
+    batches: Count | Literal["all"] | Auto = "auto"
+    """Global batches of sequences that are evaluated, the same each time; all: the whole set; auto: of the
+    set as much as one for every ten steps, which keeps evaluation near a thirtieth of the time."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingSection:
     """The `training` section."""
 
@@ -65,3 +76,5 @@ class TrainingSection:
     """The optimizer and its numbers."""
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
     """The learning rate's course."""
+    evaluate: EvaluateSection = field(default_factory=EvaluateSection)
+    """When and on how much of `data.validation` the loss is measured."""

@@ -16,6 +16,7 @@ from partrain.spec.scalars import BadScalar, typed
 
 _PATTERNS: Mapping[str, str] = {
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$": "up to 64 letters, digits, `.`, `_` and `-`, no sign first",
+    r"^\S.*$": "a share as 1%, or the path of a token file",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and `_`, no digit first",
 }
 _SYNONYMS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}

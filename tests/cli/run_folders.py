@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from partrain.run.folder import RunFolder
-from partrain.run.records import Failure, Outcome, StepRecord
+from partrain.run.records import EvaluationRecord, Failure, Outcome, StepRecord, perplexity
 
 STARTED = 1.7e9
 
@@ -33,6 +33,11 @@ def record(step: int, *, loss: float = 2.5) -> StepRecord:
         peak_bytes=2**29,
         time=STARTED + step / 2,
     )
+
+
+def evaluation(step: int, *, loss: float = 2.0) -> EvaluationRecord:
+    """One of 64 sequences in two seconds."""
+    return EvaluationRecord(step, loss, perplexity(loss), 64, 2.0, STARTED + step / 2)
 
 
 FAILED = Outcome(

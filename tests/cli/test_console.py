@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from partrain.cli.console import Console, step_line
+from partrain.cli.console import Console, evaluation_line, step_line
 from partrain.cli.outcomes import show_next, show_outcome, show_summary
-from partrain.cli.summary import Summary, summed
-from partrain.launch.events import Failed, Recorded, Started, Stopping
+from partrain.cli.summary import Summary, evaluated, summed
+from partrain.launch.events import Evaluated, Failed, Recorded, Started, Stopping
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
 from partrain.run.records import StepRecord
 from tests.cli.command import job_file, partrain
-from tests.cli.run_folders import FAILED, record
+from tests.cli.run_folders import FAILED, evaluation, record
 
 
 def plan_of(folder: Path, *overrides: str) -> Plan:
@@ -57,6 +57,32 @@ def test_the_columns_are_named_again_after_a_screenful(tmp_path: Path, capsys: p
 def test_the_widest_step_fits_80_columns():
     wide = record(999_999, loss=-12.34567)
     assert len(step_line(wide, steps=999_999, left_s=90061.0)) <= 80
+
+
+def test_an_evaluation_is_a_line_below_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with Console(plan_of(tmp_path)) as console:
+        for event in (Recorded(record(1)), Evaluated(evaluation(1)), Recorded(record(2))):
+            console.on_event(event)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split() == ["1/3", "validation", "loss", "2.0000,", "perplexity", "7.389,", "2.0", "s"]
+    assert lines[3].split()[-1] == "ms"  # what is left is told from the steps alone
+
+
+def test_the_widest_evaluation_fits_80_columns():
+    wide = replace(evaluation(999_999, loss=689.34567), evaluation_s=90061.0)
+    assert "perplexity 2.393e+299" in evaluation_line(wide, steps=999_999)
+    assert len(evaluation_line(wide, steps=999_999)) <= 80
+
+
+def test_the_summary_has_the_last_evaluation(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    summary = summary_of(record(1), record(2))
+    for told in (evaluation(1), evaluation(2, loss=1e9)):
+        summary = evaluated(summary, told)
+    rows = summary_rows(summary, tmp_path, capsys)
+    assert rows["validation"] == "loss 1000000000.0000, perplexity inf at step 2"
+    assert rows["evaluation"] == "4.0 s, in no step's time"
+    assert rows["time"] == "1.0 s for 2 steps"
+    assert evaluated(None, evaluation(1)) is None
 
 
 def test_other_events_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -139,19 +140,32 @@ def test_the_driver_is_asked_once(tmp_path: Path):
 @pytest.mark.torch
 def test_a_run_from_launch_to_status(tmp_path: Path):
     job = str(job_file(tmp_path))
-    shown = child("launch", job, "--set", "training.steps=2", cwd=tmp_path)
+    data = ("data.train=builtin:python-source", "data.validation=1%", "training.evaluate.every=1")
+    options = [word for change in data for word in ("--set", change)]
+    shown = child("launch", job, "--set", "training.steps=2", *options, cwd=tmp_path)
     folder = RunFolder(tmp_path / "runs" / "small")
     assert shown.code == 0, shown.out + shown.err
     assert [line.split()[0] for line in shown.out.splitlines() if re.match(r" +\d/2 ", line)] == [
         "1/2",
+        "1/2",
+        "2/2",
         "2/2",
     ]
+    assert shown.out.count("validation loss") == 2
     assert str(folder.path) in shown.out
     assert "partrain board small" in shown.out
     assert "--set training.steps=2" in folder.job.read_text()
     assert "Warning" not in shown.out + shown.err
     status = json.loads(child("status", "--json", cwd=tmp_path).out)
     assert (status["state"], status["step"], status["damaged"]) == ("done", 2, [])
+    evaluation = status["evaluation"]
+    assert (evaluation["step"], evaluation["num_sequences"]) == (2, 8)
+    assert 0 < evaluation["validation_loss"] < 8
+    assert evaluation["perplexity"] == pytest.approx(math.exp(evaluation["validation_loss"]))
+    assert f"loss {evaluation['validation_loss']:.4f}" in child("status", cwd=tmp_path).out
+    drawn = b"".join(file.read_bytes() for file in folder.events.iterdir())
+    assert b"loss/validation" in drawn
+    assert b"perplexity/validation" in drawn
     again = child("launch", job, "--set", "training.steps=2", cwd=tmp_path)
     assert again.code == 2
     assert "--new" in again.err

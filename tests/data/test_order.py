@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partrain.data.order import num_windows, positions, sample_index
+from partrain.data.order import positions, sample_index
 from partrain.layout.layout import Layout
+from partrain.spec.facts import num_windows
 
 
 def layout(*, dp: int = 1, micro_batch_size: int = 1, num_micro_batches: int = 1) -> Layout:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from partrain.data.order import sample_index
-from partrain.data.sources import open_source
+from partrain.data.sources import TokenSource, open_source
 from partrain.engine.groups import ALONE
 from partrain.engine.initial import initial_values
 from partrain.model.decoder import decoder_weights
@@ -30,6 +30,8 @@ DTYPES = {"fp32": (torch.float32, 1.0), "bf16": (torch.bfloat16, 1.0), "fp16": (
 class Step:
     loss: float
     grad_norm: float
+    evaluated: float
+    """Loss of the validation set afterwards."""
 
 
 def first_weights(plan: Plan) -> Weights:
@@ -102,7 +104,7 @@ def mlp(x: torch.Tensor, w: Weights, prefix: str, plan: Plan) -> torch.Tensor:
     return linear(F.gelu(up, approximate=kind), w, f"{prefix}.down")
 
 
-def loss_of(w: Weights, plan: Plan, tokens: torch.Tensor) -> torch.Tensor:
+def logits_of(w: Weights, plan: Plan, tokens: torch.Tensor) -> torch.Tensor:
     x = w["embedding.weight"][tokens[:, :-1]]
     if plan.model.scale_embeddings:
         x = x * plan.model.hidden_size**0.5
@@ -113,23 +115,44 @@ def loss_of(w: Weights, plan: Plan, tokens: torch.Tensor) -> torch.Tensor:
         y = x + attention(norm(x, w, f"{prefix}.attention_norm", plan), w, f"{prefix}.attention", plan)
         read = x if plan.model.block == "parallel" else y
         x = y + mlp(norm(read, w, f"{prefix}.mlp_norm", plan), w, f"{prefix}.mlp", plan)
-    logits = norm(x, w, "final_norm", plan) @ w["head.weight"].t()
-    logits, wish = logits.float().flatten(0, 1), plan.training
+    return (norm(x, w, "final_norm", plan) @ w["head.weight"].t()).float().flatten(0, 1)
+
+
+def loss_of(w: Weights, plan: Plan, tokens: torch.Tensor) -> torch.Tensor:
+    logits, wish = logits_of(w, plan, tokens), plan.training
     loss = F.cross_entropy(logits, tokens[:, 1:].flatten(), label_smoothing=wish.label_smoothing)
     return loss + wish.z_loss * logits.exp().sum(-1).log().pow(2).mean()
 
 
-def global_batch(plan: Plan, step: int) -> torch.Tensor:
-    source = open_source(
+def source_of(plan: Plan) -> TokenSource:
+    return open_source(
         plan.data,
         sequence_length=plan.training.sequence_length,
         vocab_size=plan.model.vocab_size,
         seed=plan.training.seed,
     )
+
+
+@torch.no_grad()
+def evaluated(w: Weights, plan: Plan) -> float:
+    """The mean over all tokens of the validation set, of cross-entropy alone."""
+    assert plan.evaluation is not None
+    first, source = plan.evaluation.first, source_of(plan)
+    rows = [source.sample(first + index) for index in range(plan.evaluation.num_sequences)]
+    tokens = torch.stack([torch.from_numpy(row) for row in rows])
+    return F.cross_entropy(logits_of(w, plan, tokens), tokens[:, 1:].flatten()).item()
+
+
+def global_batch(plan: Plan, step: int) -> torch.Tensor:
+    source = source_of(plan)
     size = plan.layout.global_batch_size
     places = range((step - 1) * size, step * size)
     rows = [source.sample(sample_index(p, num_samples=source.num_samples, seed=source.seed)) for p in places]
     return torch.stack([torch.from_numpy(row) for row in rows])
+
+
+def cast(masters: Weights, dtype: torch.dtype) -> Weights:
+    return {name: value.to(dtype) for name, value in masters.items()}
 
 
 def train(plan: Plan, steps: int, *, left_out: tuple[int, ...] = ()) -> list[Step]:
@@ -149,7 +172,7 @@ def train(plan: Plan, steps: int, *, left_out: tuple[int, ...] = ()) -> list[Ste
     optimizer = PLAIN[wish.name](wish)
     result = []
     for step in range(1, steps + 1):
-        weights = {name: value.to(dtype) for name, value in masters.items()}
+        weights = cast(masters, dtype)
         loss = loss_of(weights, plan, global_batch(plan, step))
         for value in unique.values():
             value.grad = None
@@ -160,5 +183,5 @@ def train(plan: Plan, steps: int, *, left_out: tuple[int, ...] = ()) -> list[Ste
         lr = learning_rate(step, steps=plan.training.steps, optimizer=wish, schedule=plan.training.schedule)
         if step not in left_out:
             optimizer.step(unique, lr)
-        result.append(Step(loss.item(), grad_norm.item()))
+        result.append(Step(loss.item(), grad_norm.item(), evaluated(cast(masters, dtype), plan)))
     return result

@@ -11,7 +11,7 @@ from partrain.layout.rules import OFFLOADS
 from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_parameters
 from partrain.plan.ds_config import deepspeed_config
-from partrain.plan.plan import Plan, StagePlan, TrainingPlan
+from partrain.plan.plan import EvaluationPlan, Plan, StagePlan, TrainingPlan
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.guard import GuardSection
 from partrain.spec.model import ModelSpec
@@ -19,6 +19,7 @@ from partrain.spec.optimizers import OptimizerSection, resolve_optimizer
 from partrain.spec.training import ScheduleSection
 
 SEQUENCE, GLOBAL_BATCH = 16, 24
+EVALUATED = 29  # a prime: under every layout some micro-batch has to be filled up
 # At 1e-2 rounding to bf16 alone moves the plain loop's own losses by 4e-3 in ten steps.
 LR = {"fp32": 1e-2, "bf16": 1e-3, "fp16": 1e-3}
 # A tenth for lion, all of whose updates are of size one.
@@ -32,6 +33,8 @@ CPU = MachineFacts(
     fp32_flops=None,
     origin="test",
 )
+SYNTHETIC = DatasetFacts(source="synthetic", num_tokens=None, vocab_size=None)
+FIRST_HELD_BACK = 10**6
 SIZES: dict[str, Any] = {
     "num_layers": 7,
     "hidden_size": 32,
@@ -116,6 +119,8 @@ class Case:
     """Of two, the first loss scale (fp16)."""
     least_power: int = 0
     static_scale: bool = False
+    evaluate: int = EVALUATED
+    """Sequences of the evaluation after step 2; 0: there is none."""
     sabotage: str = ""
 
     @property
@@ -137,6 +142,7 @@ class Case:
         names += [f"chunk{self.chunk_size}"] + ["shaped"] * bool(self.label_smoothing or self.z_loss)
         names += [self.optimizer] * (self.optimizer != "adamw")
         names += [f"scale{self.scale_power}"] * (self.precision == "fp16") + ["static"] * self.static_scale
+        names += ["unevaluated"] * (not self.evaluate)
         return "-".join(names + [self.sabotage.replace(" ", "_")] * bool(self.sabotage))
 
 
@@ -194,7 +200,7 @@ def plan_of(case: Case) -> Plan:
         partrain="test",
         name="test",
         model=model,
-        data=DatasetFacts(source="synthetic", num_tokens=None, vocab_size=None),
+        data=SYNTHETIC,
         training=training,
         layout=layout,
         nodes=1,
@@ -209,6 +215,9 @@ def plan_of(case: Case) -> Plan:
         log_every=1,
         origins={},
         notes=(),
+        evaluation=EvaluationPlan(every=2, data=SYNTHETIC, first=FIRST_HELD_BACK, num_sequences=case.evaluate)
+        if case.evaluate
+        else None,
     )
 
 

@@ -9,18 +9,26 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.engine.plans import Case, plan_of
 
 CASES_A_WORLD = 30
 LIMIT_S = 600
-Losses = list[tuple[float, float]]
 
 
-def run_cases(cases: Sequence[Case], folder: Path) -> dict[Case, Losses]:
-    """(loss, gradient norm) of each step of each case."""
-    results: dict[Case, Losses] = {}
+class Found(NamedTuple):
+    """What a case came to."""
+
+    steps: list[tuple[float, float]]
+    """Loss and gradient norm."""
+    evaluated: list[float]
+    """Found of the evaluations."""
+
+
+def run_cases(cases: Sequence[Case], folder: Path) -> dict[Case, Found]:
+    """What each case came to."""
+    results: dict[Case, Found] = {}
     for size in sorted({case.world_size for case in cases}):
         same = [case for case in cases if case.world_size == size]
         for start in range(0, len(same), CASES_A_WORLD):
@@ -29,10 +37,11 @@ def run_cases(cases: Sequence[Case], folder: Path) -> dict[Case, Losses]:
     return results
 
 
-def _run_world(cases: Sequence[Case], size: int, folder: Path) -> list[Losses]:
+def _run_world(cases: Sequence[Case], size: int, folder: Path) -> list[Found]:
     work = [{"plan": plan_of(c).to_json(), "steps": c.steps, "sabotage": c.sabotage} for c in cases]
     results = run_world("tests.engine.world", work, size, folder)
-    return [[(a, b) for a, b in json.loads(line)] for line in results.read_text().splitlines()]
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    return [Found([(a, b) for a, b in line["steps"]], line["evaluated"]) for line in lines]
 
 
 def run_world(module: str, work: Sequence[dict[str, Any]], size: int, folder: Path) -> Path:

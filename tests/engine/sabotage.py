@@ -12,7 +12,8 @@ from deepspeed.pipe import PipelineModule
 from torch import Tensor, nn
 
 from partrain.data import tokens
-from partrain.engine import initial, muon, tensor_parallel
+from partrain.engine import evaluation, initial, muon, tensor_parallel
+from partrain.engine.loss import HeadOutput, Loss
 from partrain.layout.layout import Layout
 from partrain.model.weights import Weight
 
@@ -40,6 +41,10 @@ def _own_shard(x: Tensor, handle: Any) -> Tensor:
     return x.reshape(-1).repeat(torch.distributed.get_world_size(handle))
 
 
+def _mean_of_all(loss: Loss, output: HeadOutput, labels_BT: Tensor) -> Tensor:
+    return loss.of_tokens(output, labels_BT.clamp(min=0)).double().mean()
+
+
 FAULTS: dict[str, list[tuple[object, str, object]]] = {
     "": [],
     "unmarked shard": [(tensor_parallel, "mark", _unmarked), (initial, "mark", _unmarked)],
@@ -47,6 +52,7 @@ FAULTS: dict[str, list[tuple[object, str, object]]] = {
     "head norm gradient not summed": [(tensor_parallel.Region, "inside", _not_summed)],
     "tied gradient not summed": [(PipelineModule, "get_tied_weights_and_groups", _no_ties)],
     "momentum not gathered": [(muon, "_gathered", _own_shard)],
+    "filling of evaluation counted": [(evaluation, "mean_of_labelled", _mean_of_all)],
     "data off by one sample": [(tokens, "positions", _one_later)],
 }
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from partrain.data.sources import open_source
+from partrain.data.sources import Sources, open_source
 from partrain.engine.build import build_engine, join_world
 from partrain.engine.metrics import Recorder
 from partrain.engine.train import train
@@ -82,7 +82,7 @@ def run(plan: Plan, steps: int, faults: list[dict[str, Any]], folder: RunFolder)
             hook(engine.module, fault)
     recorder = Recorder(plan, folder, RANK)
     try:
-        for step in train(engine, plan, source, rank=RANK, device=CPU, recorder=recorder):
+        for step in train(engine, plan, Sources(source, None), rank=RANK, device=CPU, recorder=recorder):
             NOW["step"] = step
             for fault in here:
                 if step == fault["step"] and fault["kind"] in ("weight", "growth"):

@@ -11,8 +11,8 @@ import pytest
 
 from partrain.layout.rules import OFFLOADS
 from tests.engine import plain
-from tests.engine.plans import KNOBS, Case, covering_cases, pairs, plan_of
-from tests.engine.processes import Losses, run_cases
+from tests.engine.plans import EVALUATED, KNOBS, Case, covering_cases, pairs, plan_of
+from tests.engine.processes import Found, run_cases
 
 pytestmark = pytest.mark.torch
 
@@ -91,6 +91,18 @@ EXHAUSTED = [
     Case(dp=2, pp=2, precision="fp16", scale_power=40, least_power=39),
     Case(tp=2, precision="fp16", scale_power=40, static_scale=True),
 ]
+UNEVALUATED = [
+    replace(case, evaluate=0)
+    for case in [
+        Case(pp=2, tp=2, sequence_parallel=True, tied=True, num_micro_batches=4),
+        *(
+            next(c for c in FP32 if c.zero == zero and (c.dp, c.tp) == (dp, 2))
+            for zero, dp in ((2, 2), (3, 2))
+        ),
+        next(case for case in FP32 if case.zero == 0 and case.shape == "gpt2"),
+        Case(precision="bf16", steps=10, dp=2, pp=2, tp=2, num_micro_batches=3),
+    ]
+]
 CONTROLS = [
     Case(tp=2, sabotage="unmarked shard"),
     Case(tp=2, sequence_parallel=True, sabotage="norm gradient not summed"),
@@ -99,14 +111,14 @@ CONTROLS = [
     Case(dp=2, sabotage="data off by one sample"),
     Case(tp=2, optimizer="muon", sabotage="momentum not gathered"),
     Case(dp=3, optimizer="muon", sabotage="momentum not gathered"),
+    Case(dp=2, num_micro_batches=2, sabotage="filling of evaluation counted"),
 ]
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Losses]:
-    return run_cases(
-        [*FP32, *OPTIMIZERS, *BF16, *FP16, *EXHAUSTED, *CONTROLS], tmp_path_factory.mktemp("worlds")
-    )
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Found]:
+    cases = [*FP32, *OPTIMIZERS, *BF16, *FP16, *EXHAUSTED, *UNEVALUATED, *CONTROLS]
+    return run_cases(cases, tmp_path_factory.mktemp("worlds"))
 
 
 @lru_cache
@@ -121,16 +133,17 @@ def expected(case: Case) -> list[plain.Step]:
     return reference(replace(same, tp=8 if case.tp == 8 else 1))[: case.steps]
 
 
-def deviations(case: Case, found: Losses) -> tuple[float, float, float]:
-    """First loss (absolute), worst gradient norm (relative), worst later loss (absolute)."""
+def deviations(case: Case, found: Found) -> tuple[float, float, float]:
+    """First loss (absolute), worst gradient norm (relative), worst later or evaluated loss (absolute)."""
     steps = expected(case)
-    losses = [abs(loss - step.loss) for (loss, _), step in zip(found, steps, strict=True)]
-    norms = [abs(norm / step.grad_norm - 1) for (_, norm), step in zip(found, steps, strict=True)]
-    return losses[0], norms[0], max(losses[1:])
+    losses = [abs(loss - step.loss) for (loss, _), step in zip(found.steps, steps, strict=True)]
+    norms = [abs(norm / step.grad_norm - 1) for (_, norm), step in zip(found.steps, steps, strict=True)]
+    (evaluated,) = found.evaluated
+    return losses[0], norms[0], max(*losses[1:], abs(evaluated - steps[1].evaluated))
 
 
 @pytest.mark.parametrize("case", FP32, ids=str)
-def test_fp32_equals_a_plain_loop_under_every_layout(case: Case, results: dict[Case, Losses]) -> None:
+def test_fp32_equals_a_plain_loop_under_every_layout(case: Case, results: dict[Case, Found]) -> None:
     first, norm, later = deviations(case, results[case])
     assert first <= FIRST_LOSS
     assert norm <= NORM
@@ -138,7 +151,7 @@ def test_fp32_equals_a_plain_loop_under_every_layout(case: Case, results: dict[C
 
 
 @pytest.mark.parametrize("case", OPTIMIZERS, ids=str)
-def test_every_optimizer_equals_its_papers_in_a_plain_loop(case: Case, results: dict[Case, Losses]) -> None:
+def test_every_optimizer_equals_its_papers_in_a_plain_loop(case: Case, results: dict[Case, Found]) -> None:
     first, norm, later = deviations(case, results[case])
     assert first <= FIRST_LOSS
     assert norm <= NORM
@@ -146,35 +159,36 @@ def test_every_optimizer_equals_its_papers_in_a_plain_loop(case: Case, results: 
 
 
 @pytest.mark.parametrize("case", FP16, ids=str)
-def test_fp16_equals_a_plain_loop_that_skips_the_same_steps(case: Case, results: dict[Case, Losses]) -> None:
+def test_fp16_equals_a_plain_loop_that_skips_the_same_steps(case: Case, results: dict[Case, Found]) -> None:
     found = results[case]
-    skipped = frozenset(step for step, (_, norm) in enumerate(found, 1) if norm == inf)
+    skipped = frozenset(step for step, (_, norm) in enumerate(found.steps, 1) if norm == inf)
     # 2^10 suits these gradients; above it steps are skipped, the first twice as a scale is tolerated once.
     assert skipped == frozenset() if case.scale_power == 10 else {1, 2} <= skipped
     assert len(skipped) < case.steps - 1
     steps = plain.train(plan_of(replace(case, dp=1, pp=1, tp=1)), case.steps, left_out=tuple(skipped))
-    for (loss, norm), step in zip(found, steps, strict=True):
+    for (loss, norm), step in zip(found.steps, steps, strict=True):
         assert abs(loss - step.loss) <= FP16_LOSS
         assert norm == inf or abs(norm / step.grad_norm - 1) <= FP16_NORM
+    assert found.evaluated == pytest.approx([steps[1].evaluated], abs=FP16_LOSS)
 
 
 @pytest.mark.parametrize("case", EXHAUSTED, ids=str)
 def test_a_loss_scale_that_cannot_fall_ends_the_run_on_every_rank(
-    case: Case, results: dict[Case, Losses]
+    case: Case, results: dict[Case, Found]
 ) -> None:
     # Step 1 is tolerated, step 2 brings the scale to its least; one that is given cannot fall at all.
-    assert [norm for _, norm in results[case]] == ([inf] if case.static_scale else [inf, inf])
+    assert [norm for _, norm in results[case].steps] == ([inf] if case.static_scale else [inf, inf])
 
 
 @pytest.mark.parametrize("case", BF16, ids=str)
-def test_bf16_equals_a_plain_loop(case: Case, results: dict[Case, Losses]) -> None:
+def test_bf16_equals_a_plain_loop(case: Case, results: dict[Case, Found]) -> None:
     first, norm, later = deviations(case, results[case])
     assert max(first, later) <= BF16_LOSS
     assert norm <= BF16_NORM
 
 
 @pytest.mark.parametrize("case", CONTROLS, ids=str)
-def test_a_fault_in_the_engine_breaks_a_bound_tenfold(case: Case, results: dict[Case, Losses]) -> None:
+def test_a_fault_in_the_engine_breaks_a_bound_tenfold(case: Case, results: dict[Case, Found]) -> None:
     first, norm, later = deviations(case, results[case])
     assert first > 10 * FIRST_LOSS or norm > 10 * NORM or later > 10 * LATER_LOSS
 
@@ -211,6 +225,13 @@ def test_the_cases_cover_every_layout_and_every_pair_of_knobs() -> None:
     assert sum(case.steps == 10 for case in FP32) >= 12
 
 
-def test_the_same_layout_twice_is_bit_equal(results: dict[Case, Losses], tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_same_layout_twice_is_bit_equal(results: dict[Case, Found], tmp_path) -> None:  # type: ignore[no-untyped-def]
     case = replace(FP32[0], steps=3)
-    assert run_cases([case], tmp_path)[case] == [tuple(step) for step in results[FP32[0]]][:3]
+    assert run_cases([case], tmp_path)[case].steps == results[FP32[0]].steps[:3]
+
+
+@pytest.mark.parametrize("case", UNEVALUATED, ids=str)
+def test_training_is_bit_equal_with_and_without_evaluation(case: Case, results: dict[Case, Found]) -> None:
+    evaluated = results[replace(case, evaluate=EVALUATED)]
+    assert results[case].evaluated == []
+    assert results[case].steps == evaluated.steps

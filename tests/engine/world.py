@@ -17,8 +17,9 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from deepspeed.accelerator import get_accelerator
 
-from partrain.data.sources import open_source
+from partrain.data.sources import open_sources
 from partrain.engine.build import build_engine, join_world
+from partrain.engine.evaluation import evaluation_of
 from partrain.engine.train import batches, train_step
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.learning_rate import learning_rate
@@ -29,33 +30,35 @@ CPU = torch.device("cpu")
 LINEAR = F.linear
 
 
-def run(plan: Plan, steps: int) -> list[tuple[float, float]]:
-    """(loss, gradient norm) of each step, up to one that ends the run."""
+def run(plan: Plan, steps: int) -> dict[str, Any]:
+    """(loss, gradient norm) of each step, up to one that ends the run, and the losses of the evaluations
+    that the first two are due."""
     rank, wish = int(os.environ["RANK"]), plan.training
-    source = open_source(
-        plan.data, sequence_length=wish.sequence_length, vocab_size=plan.model.vocab_size, seed=wish.seed
-    )
+    sources = open_sources(plan)
+    evaluation = evaluation_of(plan, sources, rank=rank, device=CPU)
     # torch computes in fp16 on any CPU; DeepSpeed asks whether the CPU has instructions for it.
     get_accelerator().is_fp16_supported = lambda: plan.training.precision == "fp16"
     engine = build_engine(plan, rank=rank, device=CPU)
-    result: list[tuple[float, float]] = []
+    result, evaluated = [], []
     scaler = Scaler(plan) if plan.training.precision == "fp16" else None
     for step in range(1, steps + 1):
         lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
         replica = coordinate_of(rank, plan.layout).dp
-        micro_batches = batches(source, plan, step=step, replica=replica, device=CPU)
+        micro_batches = batches(sources.train, plan, step=step, replica=replica, device=CPU)
         done = train_step(engine, micro_batches, lr=lr)
         result.append((done.loss, done.grad_norm))
         if scaler:
             scaler.check(done.loss_scale, skipped=not engine.was_step_applied())
         if not done.is_finite and not done.skipped:
             break
+        if evaluation is not None and step <= 2 and evaluation.wish.is_due(step, steps=wish.steps):
+            evaluated.append(evaluation.measure(engine)[0])
     if plan.layout.zero == 3:
         check_shares(engine, plan)
     engine.destroy()
     # Building a ZeRO 3 engine replaces this function for the whole process and leaves it so.
     F.linear = LINEAR
-    return result
+    return {"steps": result, "evaluated": evaluated}
 
 
 class Scaler:
@@ -98,8 +101,8 @@ def main(plans: Path, results: Path) -> None:
     with open(results, "w", encoding="utf-8") if os.environ["RANK"] == "0" else open(os.devnull, "w") as file:
         for case in json.loads(plans.read_text()):
             with sabotage.applied(case["sabotage"]):
-                losses = run(Plan.from_json(case["plan"]), case["steps"])
-            file.write(json.dumps(losses) + "\n")
+                found = run(Plan.from_json(case["plan"]), case["steps"])
+            file.write(json.dumps(found) + "\n")
             file.flush()
 
 

@@ -7,12 +7,14 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import partrain.launch.supervise as supervise_module
-from partrain.launch.events import Ended, Event, Failed, Recorded, Started
+from partrain.launch.events import Ended, Evaluated, Event, Failed, Recorded, Started
+from partrain.launch.script import LaunchScript
 from partrain.launch.supervise import supervise
 from partrain.run.failures import ranks_alike
 from partrain.run.folder import RunFolder
@@ -170,6 +172,15 @@ def test_a_rank_that_hangs_after_the_last_step_does_not_spoil_the_run(folder):
     _, outcome = run(folder, "linger", "leave", hang_s=0.3)
     assert (outcome.state, outcome.exit_code) == ("done", 0)
     assert outcome.message == "all 3 steps; rank 0 did not end by itself after the last step"
+
+
+def test_the_evaluation_after_the_last_step_is_waited_for(folder):
+    script = script_of(folder, ["evaluate", "evaluate"], hang_s=0.3)
+    events: list[Event] = []
+    hosts = tuple(replace(host, evaluates=True) for host in script.hosts)
+    outcome = supervise(LaunchScript(hosts), folder, on_event=events.append)
+    assert (outcome.state, outcome.message) == ("done", "all 3 steps")
+    assert [event.record.step for event in events if isinstance(event, Evaluated)] == [3]
 
 
 def test_ranks_get_their_own_world_and_one_free_port(folder, monkeypatch):

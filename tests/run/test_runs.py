@@ -14,10 +14,10 @@ import pytest
 
 from partrain.run.folder import RunFolder, write_json
 from partrain.run.launcher import Launcher, read_launcher
-from partrain.run.metrics import MetricsTail, last_record, record_from
+from partrain.run.metrics import MetricsTail, last_evaluation, last_record, record_from
 from partrain.run.place import new_run_folder
 from partrain.run.process import host_mark, process_state
-from partrain.run.records import Failure, Outcome, StepRecord, failure_from
+from partrain.run.records import EvaluationRecord, Failure, Outcome, StepRecord, failure_from, perplexity
 from partrain.run.runs import (
     RunChoiceError,
     find_run,
@@ -137,6 +137,31 @@ def test_the_last_record_is_the_last_whole_one(tmp_path):
 )
 def test_what_is_no_record_is_none(text):
     assert record_from(text) is None
+
+
+def test_evaluations_lie_among_the_steps(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    told = EvaluationRecord(4, 2.0, perplexity(2.0), 64, 1.5, 2.0)
+    lines = [RECORD.to_json(), told.to_json(), replace(RECORD, step=5).to_json()]
+    path.write_text("".join(line + "\n" for line in lines))
+    assert [type(record) for record in MetricsTail(path).read()] == [StepRecord, EvaluationRecord, StepRecord]
+    assert (last_record(path).step, last_evaluation(path)) == (5, told)
+    path.write_text("".join(line + "\n" for line in lines[::-1]))
+    assert last_record(path) == RECORD
+    path.write_text(RECORD.to_json())
+    assert last_evaluation(path) is None
+
+
+def test_an_evaluation_is_no_step_to_those_who_know_steps_alone():
+    told = json.loads(EvaluationRecord(4, 2.0, perplexity(2.0), 64, 1.5, 2.0).to_json())
+    assert "loss" not in told  # without one of its keys a line was never taken for a step
+
+
+def test_a_perplexity_beyond_all_numbers_is_null_in_the_file():
+    told = EvaluationRecord(4, 1e4, perplexity(1e4), 64, 1.5, 2.0)
+    assert json.loads(told.to_json())["perplexity"] is None
+    read = record_from(told.to_json())
+    assert (read.validation_loss, math.isnan(read.perplexity)) == (1e4, True)
 
 
 def test_a_key_of_a_later_version_is_left_aside():
