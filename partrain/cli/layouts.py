@@ -6,6 +6,7 @@ from typing import Any
 
 from partrain.cli import render
 from partrain.layout.ranks import coordinate_of
+from partrain.plan.batch_ramp import phase_at, phases
 from partrain.plan.plan import Plan, StagePlan
 from partrain.units import format_bytes, format_count
 
@@ -41,7 +42,8 @@ def show_layout(plan: Plan) -> None:
     layout, machine = plan.layout, plan.machine
     memory = f" of {format_bytes(machine.memory_bytes)}" if machine.memory_bytes else ""
     kind = "cores" if machine.device == "cpu" else machine.name + memory
-    tokens = layout.global_batch_size * plan.training.sequence_length
+    length = plan.training.sequence_length
+    tokens = layout.global_batch_size * length
     split = ", sequence parallel" if layout.sequence_parallel else ""
     host = HELD_BY_HOST[layout.offload]
     render.pairs(
@@ -54,10 +56,27 @@ def show_layout(plan: Plan) -> None:
             "recompute": layout.recompute,
             "batch": f"{layout.global_batch_size} sequences = dp {layout.dp} x {layout.num_micro_batches}"
             f" micro-batches of {layout.micro_batch_size}; {format_count(tokens)} tokens a step",
-            "steps": f"{plan.training.steps}: {format_count(tokens * plan.training.steps)} tokens",
+            **_ramp(plan),
+            "steps": f"{plan.training.steps}: {format_count(_sequences(plan) * length)} tokens",
             **_evaluation(plan),
         }
     )
+
+
+def _sequences(plan: Plan) -> int:
+    """Of all steps together."""
+    steps = plan.training.steps
+    return phase_at(steps, plan.training, plan.layout).sequences_after(steps)
+
+
+def _ramp(plan: Plan) -> dict[str, str]:
+    """How the batch rises."""
+    ramp = plan.training.batch_ramp
+    if ramp is None:
+        return {}
+    last = phases(ramp, plan.layout.global_batch_size)[-1]
+    rise = f"from {ramp.start} sequences by {ramp.increment} over {format_count(ramp.samples)}"
+    return {"batch ramp": f"{rise}, whole from step {last.first_step} on"}
 
 
 def _evaluation(plan: Plan) -> dict[str, str]:

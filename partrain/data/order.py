@@ -17,8 +17,11 @@ _MASK = (1 << 64) - 1
 _NUM_ROUNDS = 8
 
 
-def positions(step: int, layout: Layout, *, replica: int, micro_batch: int) -> range:
+def positions(step: int, layout: Layout, *, replica: int, micro_batch: int, first: int = 0) -> range:
     """Positions that `replica` works on in one micro-batch of `step` (the first step is 1).
+
+    Where steps of another size came before, `step` counts those of this size, and `first` is its first
+    position.
 
     A step's global batch is cut into one contiguous part a replica, and that into its micro-batches, so
     the parts joined in this order are the same under every layout:
@@ -32,8 +35,8 @@ def positions(step: int, layout: Layout, *, replica: int, micro_batch: int) -> r
     if step < 1 or not 0 <= replica < layout.dp or not 0 <= micro_batch < layout.num_micro_batches:
         raise ValueError(f"step {step}, replica {replica}, micro-batch {micro_batch} is not in {layout}")
     parts_before = ((step - 1) * layout.dp + replica) * layout.num_micro_batches + micro_batch
-    first = parts_before * layout.micro_batch_size
-    return range(first, first + layout.micro_batch_size)
+    start = first + parts_before * layout.micro_batch_size
+    return range(start, start + layout.micro_batch_size)
 
 
 def sample_index(position: int, *, num_samples: int | None, seed: int) -> int:

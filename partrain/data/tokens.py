@@ -13,13 +13,15 @@ from partrain.layout.layout import Layout
 _CHUNK_TOKENS = 2**22
 
 
-def batch(source: TokenSource, layout: Layout, *, step: int, replica: int, micro_batch: int) -> Tokens:
+def batch(
+    source: TokenSource, layout: Layout, *, step: int, replica: int, micro_batch: int, first: int = 0
+) -> Tokens:
     """One micro-batch of `replica`: [micro_batch_size, sequence_length + 1] tokens.
 
-    Inputs are all but the last token of a row, labels all but the first. Raises DataError when the data
-    cannot be read or a token is not in the vocabulary.
+    `step` and `first` as in `positions`. Inputs are all but the last token of a row, labels all but the
+    first. Raises DataError when the data cannot be read or a token is not in the vocabulary.
     """
-    places = positions(step, layout, replica=replica, micro_batch=micro_batch)
+    places = positions(step, layout, replica=replica, micro_batch=micro_batch, first=first)
     return rows(source, (sample_index(p, num_samples=source.num_samples, seed=source.seed) for p in places))
 
 

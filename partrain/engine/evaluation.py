@@ -41,12 +41,11 @@ class Evaluation:
 
     def micro_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Inputs and labels [B, T] of this rank's replica."""
-        layout, num_sequences = self.plan.layout, self.wish.num_sequences
-        first = coordinate_of(self.rank, layout).dp * self.num_micro_batches * layout.micro_batch_size
-        for start in range(
-            first, first + self.num_micro_batches * layout.micro_batch_size, layout.micro_batch_size
-        ):
-            places = range(start, start + layout.micro_batch_size)
+        replica, size = coordinate_of(self.rank, self.plan.layout).dp, self.plan.layout.micro_batch_size
+        num_sequences = self.wish.num_sequences
+        for number in range(self.num_micro_batches):
+            start = (replica * self.num_micro_batches + number) * size
+            places = range(start, start + size)
             # what fills up is the first sequence, which is surely there
             indices = [self.wish.first + (place if place < num_sequences else 0) for place in places]
             tokens = torch.from_numpy(rows(self.source, indices)).to(self.device)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.utils.tensorboard import SummaryWriter
 
 from partrain.engine.guard import StepResult
+from partrain.plan.batch_ramp import phase_at
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
 from partrain.run.records import EvaluationRecord, StepRecord, is_shown, perplexity
@@ -69,7 +70,9 @@ class Recorder:
         if self._file is None:
             return
         layout = self.plan.layout
-        tokens = layout.global_batch_size * self.plan.training.sequence_length
+        length = self.plan.training.sequence_length
+        phase = phase_at(step, self.plan.training, layout)
+        tokens = phase.batch * length
         flops = self.plan.flops_per_token * tokens / step_s / layout.world_size
         record = StepRecord(
             step=step,
@@ -77,7 +80,7 @@ class Recorder:
             lr=lr,
             grad_norm=result.grad_norm,
             step_s=step_s,
-            tokens=tokens * step,
+            tokens=phase.sequences_after(step) * length,
             tokens_per_s=tokens / step_s,
             flops=flops,
             mfu=self._mfu(flops),

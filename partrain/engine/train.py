@@ -20,6 +20,7 @@ from partrain.engine.metrics import Recorder, peak_memory
 from partrain.engine.optimizer import Clipping, forget_gradients
 from partrain.engine.row import mean_loss
 from partrain.layout.ranks import coordinate_of
+from partrain.plan.batch_ramp import layout_in, phase_at
 from partrain.plan.learning_rate import learning_rate
 from partrain.plan.plan import Plan
 
@@ -33,11 +34,22 @@ def batches(
 
     First and last stage and every tensor rank read them on their own; nothing is sent.
     """
-    for micro_batch in range(plan.layout.num_micro_batches):
-        tokens = torch.from_numpy(
-            batch(source, plan.layout, step=step, replica=replica, micro_batch=micro_batch)
-        ).to(device)
+    phase = phase_at(step, plan.training, plan.layout)
+    layout, place = layout_in(phase, plan.layout), step - phase.first_step + 1
+    for number in range(layout.num_micro_batches):
+        rows = batch(
+            source, layout, step=place, replica=replica, micro_batch=number, first=phase.first_sequence
+        )
+        tokens = torch.from_numpy(rows).to(device)
         yield tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def set_batch_size(engine: Any, size: int) -> None:
+    """Let the next step have `size` sequences, in micro-batches as large as before."""
+    if engine.train_batch_size() != size:
+        engine.set_train_batch_size(size)
+        # Without a pipeline a step ends where this is a multiple of the micro-batches of a step.
+        engine.micro_steps = 0
 
 
 def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> StepResult:
@@ -70,6 +82,7 @@ def train(
     for step in range(1, wish.steps + 1):
         yield step
         lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
+        set_batch_size(engine, phase_at(step, wish, plan.layout).batch)
 
         def run(step: int = step, lr: float = lr) -> StepResult:
             micro_batches = batches(sources.train, plan, step=step, replica=replica, device=device)

@@ -13,7 +13,7 @@ from partrain.spec.model import ModelSpec
 from partrain.spec.numbers import divisors, listed, neighbours
 from partrain.spec.optimizers import OPTIMIZERS, OptimizerName
 from partrain.spec.parallel import Offload
-from partrain.spec.training import LossScale, Precision
+from partrain.spec.training import BatchRampSection, LossScale, Precision
 
 MAX_CPU_RANKS = 64
 """Ranks on one machine without GPUs, where each is a process with libraries of its own: more is a slip."""
@@ -40,6 +40,13 @@ class Proposal:
     offload: Offload = "none"
     loss_scale: LossScale = "dynamic"
     optimizer: OptimizerName = "adamw"
+    batch_ramp: BatchRampSection | None = None
+
+    @property
+    def batch_divisor(self) -> int:
+        """What divides the batch of every step; `global_batch_size` where that does not rise."""
+        ramp = self.batch_ramp
+        return gcd(self.global_batch_size, *((ramp.start, ramp.increment) if ramp else ()))
 
     @property
     def world_size(self) -> int:
@@ -125,6 +132,52 @@ def batch_is_whole_micro_batches(wish: Proposal) -> Reason | None:
         f"global_batch_size={batch} is not a multiple of {product} ({batch} / {unit} = {batch / unit:.2f})",
         allowed="global_batch_size = dp x micro_batch_size x a whole number of micro-batches",
         fix="; or ".join(f"{name}: {listed(values, last=' or ')}" for name, values in options),
+    )
+
+
+def ramp_reaches_the_batch(wish: Proposal) -> Reason | None:
+    """The batch begins below its full size and gets there by whole increments."""
+    ramp, batch = wish.batch_ramp, wish.global_batch_size
+    if ramp is None or (ramp.start < batch and (batch - ramp.start) % ramp.increment == 0):
+        return None
+    if ramp.start >= batch:
+        return Reason(
+            ("training.batch_ramp.start", "training.global_batch_size"),
+            f"batch_ramp.start={ramp.start} is not less than global_batch_size={batch}",
+            allowed=f"1 to {batch - 1}" if batch > 1 else "",
+            fix="leave out batch_ramp",
+        )
+    legal = divisors(batch - ramp.start)
+    return Reason(
+        ("training.batch_ramp.increment", "training.batch_ramp.start", "training.global_batch_size"),
+        f"increment={ramp.increment} does not divide global_batch_size={batch} - start={ramp.start}"
+        f" = {batch - ramp.start}",
+        allowed=listed(legal),
+        fix=f"increment: {listed(neighbours(legal, ramp.increment), last=' or ')}",
+    )
+
+
+def ramp_is_whole_micro_batches(wish: Proposal) -> Reason | None:
+    """Every step's batch is dp x micro_batch_size x a whole number of micro-batches."""
+    ramp, unit = wish.batch_ramp, wish.dp * (wish.micro_batch_size or 1)
+    if ramp is None or wish.global_batch_size % unit:
+        return None  # of the full batch another rule tells
+    sizes = {"start": ramp.start, "increment": ramp.increment}
+    wrong = {name: size for name, size in sizes.items() if size % unit}
+    if not wrong:
+        return None
+    named = listed((f"{name}={size}" for name, size in wrong.items()), last=" and ")
+    near = {name: (size // unit * unit, size // unit * unit + unit) for name, size in wrong.items()}
+    fixes = [f"{name}: {listed(filter(None, legal), last=' or ')}" for name, legal in near.items()]
+    each, rest = divmod(wish.batch_divisor, wish.dp)
+    if wish.micro_batch_size and not rest:
+        smaller = listed(neighbours(divisors(each), wish.micro_batch_size), last=" or ")
+        fixes.append(f"or micro_batch_size: {smaller}")
+    return Reason(
+        (*(f"training.batch_ramp.{name}" for name in wrong), "training.micro_batch_size", "parallel.dp"),
+        f"{named}: not a multiple of dp={wish.dp} x micro_batch_size={wish.micro_batch_size or 1}",
+        allowed=f"multiples of {unit}",
+        fix="; ".join(fixes),
     )
 
 
@@ -313,6 +366,8 @@ RULES: tuple[Callable[[Proposal], Reason | None], ...] = (
     tp_divides_the_model,
     stages_have_blocks,
     batch_is_whole_micro_batches,
+    ramp_reaches_the_batch,
+    ramp_is_whole_micro_batches,
     zero_0_is_for_fp32,
     fp16_needs_a_gpu,
     loss_scale_is_for_fp16,

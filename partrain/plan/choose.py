@@ -67,6 +67,7 @@ def choose(job: JobSpec, *, model: ModelSpec | None, machine: MachineFacts) -> C
         offload=parallel.offload,
         loss_scale=training.loss_scale,
         optimizer=training.optimizer.name,
+        batch_ramp=training.batch_ramp,
     )
     for decide in (_precision, _zero, _tensor_group, _sequence_parallel, _micro_batch):
         proposal = decide(job, proposal, origins)
@@ -135,15 +136,16 @@ def _micro_batch(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Propo
     given = job.training.micro_batch_size
     if given != "auto":
         return replace(wish, micro_batch_size=given)
-    each, rest = divmod(wish.global_batch_size, wish.dp)
+    each, rest = divmod(wish.batch_divisor, wish.dp)
     if rest:
         return wish
     most, limit = LARGEST_AUTO_MICRO_BATCH, f"up to {LARGEST_AUTO_MICRO_BATCH}"
     if wish.pp > 1:
-        most = min(most, each // (MICRO_BATCHES_A_STAGE * wish.pp))
+        most = min(most, wish.global_batch_size // wish.dp // (MICRO_BATCHES_A_STAGE * wish.pp))
         limit += f" that leaves {MICRO_BATCHES_A_STAGE} micro-batches a stage, else 1"
     micro = max(value for value in divisors(each) if value <= max(1, most))
-    origins["training.micro_batch_size"] = f"auto: the largest divisor of global_batch_size / dp {limit}"
+    of = "the batch of every step" if wish.batch_ramp else "global_batch_size"
+    origins["training.micro_batch_size"] = f"auto: the largest divisor of {of} / dp {limit}"
     return replace(wish, micro_batch_size=micro)
 
 

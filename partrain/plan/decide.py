@@ -13,6 +13,7 @@ from partrain.layout.notes import notes
 from partrain.layout.rules import Proposal, reasons
 from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_parameters
+from partrain.plan.batch_ramp import steps_for
 from partrain.plan.choose import Choice, choose, choose_loss_chunk_size
 from partrain.plan.ds_config import deepspeed_config
 from partrain.plan.evaluation import evaluation_plan, evaluation_reasons, validation_set
@@ -166,7 +167,8 @@ def _ordered(faults: Sequence[Fault]) -> list[Fault]:
 def _origins(job: JobSpec, machine: MachineFacts) -> dict[str, str]:
     origins = {"hardware.node": machine.origin}
     if job.training.steps is None:
-        origins["training.steps"] = "training.tokens / (global_batch_size x sequence_length), rounded up"
+        of = "by batch_ramp" if job.training.batch_ramp else "/ (global_batch_size x sequence_length)"
+        origins["training.steps"] = f"training.tokens {of}, rounded up"
     return origins
 
 
@@ -175,7 +177,8 @@ def _steps(job: JobSpec) -> int:
     if training.steps is not None:
         return training.steps
     assert training.tokens is not None
-    return ceil(training.tokens / (training.global_batch_size * training.sequence_length))
+    sequences = ceil(training.tokens / training.sequence_length)
+    return steps_for(sequences, training.batch_ramp, training.global_batch_size)
 
 
 def _layout(model: ModelSpec, choice: Choice) -> Layout:
@@ -224,6 +227,7 @@ def _training(job: JobSpec, wish: Proposal, chunk_size: ChunkSize) -> TrainingPl
         seed=training.seed,
         optimizer=resolve_optimizer(training.optimizer),
         schedule=training.schedule,
+        batch_ramp=training.batch_ramp,
     )
 
 

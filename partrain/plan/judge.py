@@ -115,6 +115,7 @@ def _proposal(plan: Plan) -> Proposal:
         offload=layout.offload,
         loss_scale=plan.training.loss_scale,
         optimizer=plan.training.optimizer.name,
+        batch_ramp=plan.training.batch_ramp,
     )
 
 

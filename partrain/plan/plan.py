@@ -14,7 +14,7 @@ from partrain.spec.launch import EnvName
 from partrain.spec.model import ModelSpec
 from partrain.spec.optimizers import OptimizerSpec
 from partrain.spec.section import Count, Fraction, Name, NonNegative, Whole
-from partrain.spec.training import ChunkSize, LossScale, Precision, ScheduleSection
+from partrain.spec.training import BatchRampSection, ChunkSize, LossScale, Precision, ScheduleSection
 from partrain.spec.values import plain, read
 
 HIDDEN = "***"
@@ -35,6 +35,7 @@ class TrainingPlan:
     seed: Whole
     optimizer: OptimizerSpec
     schedule: ScheduleSection
+    batch_ramp: BatchRampSection | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,6 +41,18 @@ class EvaluateSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchRampSection:
+    """A global batch that rises, evenly over the sequences, to `global_batch_size`."""
+
+    start: Count
+    """Sequences of the first step."""
+    increment: Count
+    """Sequences by which a step grows at a time."""
+    samples: Count
+    """Sequences after which the whole batch is reached."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingSection:
     """The `training` section."""
 
@@ -76,5 +88,7 @@ class TrainingSection:
     """The optimizer and its numbers."""
     schedule: ScheduleSection = field(default_factory=ScheduleSection)
     """The learning rate's course."""
+    batch_ramp: BatchRampSection | None = None
+    """Smaller steps at the beginning; left out: every step has `global_batch_size` sequences."""
     evaluate: EvaluateSection = field(default_factory=EvaluateSection)
     """When and on how much of `data.validation` the loss is measured."""

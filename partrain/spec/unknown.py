@@ -82,6 +82,7 @@ ELSEWHERE: Mapping[str, str] = {
     "num_nodes": "hardware.nodes",
     "nnodes": "hardware.nodes",
     "log_interval": "monitor.log_every",
+    "rampup_batch_size": "training.batch_ramp",
     "eval_interval": "training.evaluate.every",
     "eval_steps": "training.evaluate.every",
     "eval_iters": "training.evaluate.batches",

@@ -141,7 +141,8 @@ def test_the_driver_is_asked_once(tmp_path: Path):
 def test_a_run_from_launch_to_status(tmp_path: Path):
     job = str(job_file(tmp_path))
     data = ("data.train=builtin:python-source", "data.validation=1%", "training.evaluate.every=1")
-    options = [word for change in data for word in ("--set", change)]
+    ramp = "training.batch_ramp={start: 4, increment: 4, samples: 4}"
+    options = [word for change in (*data, ramp) for word in ("--set", change)]
     shown = child("launch", job, "--set", "training.steps=2", *options, cwd=tmp_path)
     folder = RunFolder(tmp_path / "runs" / "small")
     assert shown.code == 0, shown.out + shown.err
@@ -158,6 +159,7 @@ def test_a_run_from_launch_to_status(tmp_path: Path):
     assert "Warning" not in shown.out + shown.err
     status = json.loads(child("status", "--json", cwd=tmp_path).out)
     assert (status["state"], status["step"], status["damaged"]) == ("done", 2, [])
+    assert status["last"]["tokens"] == (4 + 8) * 32
     evaluation = status["evaluation"]
     assert (evaluation["step"], evaluation["num_sequences"]) == (2, 8)
     assert 0 < evaluation["validation_loss"] < 8

@@ -120,3 +120,22 @@ def _seconds_for(num_samples: int) -> float:
     for position in range(num_samples):
         sample_index(position, num_samples=2**40 - 87, seed=1)
     return time.perf_counter() - started
+
+
+def test_steps_of_other_sizes_go_on_where_the_last_one_ended() -> None:
+    # two steps of 4 and one of 12 under two layouts: positions 0 to 19, each once and in order
+    for dp, micro in ((1, 4), (2, 1)):
+        found = [
+            position
+            for step, first, size in ((1, 0, 4), (2, 0, 4), (1, 8, 12))
+            for replica in range(dp)
+            for number in range(size // dp // micro)
+            for position in positions(
+                step,
+                layout(dp=dp, micro_batch_size=micro, num_micro_batches=size // dp // micro),
+                replica=replica,
+                micro_batch=number,
+                first=first,
+            )
+        ]
+        assert found == list(range(20))

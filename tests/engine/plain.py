@@ -143,10 +143,22 @@ def evaluated(w: Weights, plan: Plan) -> float:
     return F.cross_entropy(logits_of(w, plan, tokens), tokens[:, 1:].flatten()).item()
 
 
+def batch_size(plan: Plan, consumed: int) -> int:
+    full, ramp = plan.layout.global_batch_size, plan.training.batch_ramp
+    if ramp is None or consumed >= ramp.samples:
+        return full
+    return (
+        ramp.start + int(consumed / (ramp.samples / ((full - ramp.start) // ramp.increment))) * ramp.increment
+    )
+
+
 def global_batch(plan: Plan, step: int) -> torch.Tensor:
     source = source_of(plan)
-    size = plan.layout.global_batch_size
-    places = range((step - 1) * size, step * size)
+    done = 0
+    for _ in range(step):  # as Megatron-LM looks at the samples consumed before each step
+        size = batch_size(plan, done)
+        done += size
+    places = range(done - size, done)
     rows = [source.sample(sample_index(p, num_samples=source.num_samples, seed=source.seed)) for p in places]
     return torch.stack([torch.from_numpy(row) for row in rows])
 

@@ -16,10 +16,10 @@ from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.guard import GuardSection
 from partrain.spec.model import ModelSpec
 from partrain.spec.optimizers import OptimizerSection, resolve_optimizer
-from partrain.spec.training import ScheduleSection
+from partrain.spec.training import BatchRampSection, ScheduleSection
 
 SEQUENCE, GLOBAL_BATCH = 16, 24
-EVALUATED = 29  # a prime: under every layout some micro-batch has to be filled up
+EVALUATED = 11  # a prime: under every layout some micro-batch has to be filled up
 # At 1e-2 rounding to bf16 alone moves the plain loop's own losses by 4e-3 in ten steps.
 LR = {"fp32": 1e-2, "bf16": 1e-3, "fp16": 1e-3}
 # A tenth for lion, all of whose updates are of size one.
@@ -114,6 +114,8 @@ class Case:
     steps: int = 3
     offload: str = "none"
     guard: GuardSection = STOP_AND_WARN
+    ramp: tuple[int, int, int] | None = None
+    """Start, increment and samples."""
     optimizer: str = "adamw"
     scale_power: int = 10
     """Of two, the first loss scale (fp16)."""
@@ -142,7 +144,7 @@ class Case:
         names += [f"chunk{self.chunk_size}"] + ["shaped"] * bool(self.label_smoothing or self.z_loss)
         names += [self.optimizer] * (self.optimizer != "adamw")
         names += [f"scale{self.scale_power}"] * (self.precision == "fp16") + ["static"] * self.static_scale
-        names += ["unevaluated"] * (not self.evaluate)
+        names += ["ramp"] * bool(self.ramp) + ["unevaluated"] * (not self.evaluate)
         return "-".join(names + [self.sabotage.replace(" ", "_")] * bool(self.sabotage))
 
 
@@ -177,6 +179,9 @@ def plan_of(case: Case) -> Plan:
         seed=3,
         optimizer=resolve_optimizer(section),
         schedule=ScheduleSection(warmup_steps=2),
+        batch_ramp=None
+        if case.ramp is None
+        else BatchRampSection(start=case.ramp[0], increment=case.ramp[1], samples=case.ramp[2]),
     )
     stages = tuple(
         StagePlan(

@@ -31,8 +31,8 @@ def _no_ties(module: PipelineModule) -> list[Any]:
     return []
 
 
-def _one_later(step: int, layout: Layout, *, replica: int, micro_batch: int) -> range:
-    first = ((step - 1) * layout.dp + replica) * layout.num_micro_batches + micro_batch
+def _one_later(step: int, layout: Layout, *, replica: int, micro_batch: int, first: int = 0) -> range:
+    first += ((step - 1) * layout.dp + replica) * layout.num_micro_batches + micro_batch
     return range(first * layout.micro_batch_size + 1, (first + 1) * layout.micro_batch_size + 1)
 
 

@@ -23,7 +23,7 @@ FP16_LOSS, FP16_NORM = BF16_LOSS / 8, BF16_NORM / 8
 
 FP32 = [
     *covering_cases(LARGEST_WORLD),
-    Case(pp=2, bounds=(0, 2, 9)),
+    Case(pp=2, bounds=(0, 2, 9), evaluate=29),
     Case(pp=3, tp=2, bounds=(0, 6, 8, 9)),
     Case(pp=2, tp=2, sequence_parallel=True, tied=True, num_micro_batches=4),
     Case(
@@ -37,7 +37,20 @@ FP32 = [
         recompute="full",
     ),
     Case(dp=2, grad_clip=0.0),
+    Case(dp=2, tp=2, zero=3, evaluate=29),
     Case(tp=2, zero=0, grad_clip=0.0, shape="gpt2"),
+    # from one micro-batch up, with three stages fewer than they are
+    *(
+        Case(ramp=(4, 4, 40), steps=7, **knobs)
+        for knobs in (
+            {"pp": 3, "num_micro_batches": 6, "tied": True},
+            {"dp": 2, "pp": 2, "num_micro_batches": 6},
+            {"tp": 2, "zero": 0, "num_micro_batches": 6},
+            {"dp": 2, "zero": 2, "num_micro_batches": 6},
+            {"dp": 2, "zero": 2, "offload": "optimizer", "num_micro_batches": 6},
+            {"dp": 2, "zero": 3, "offload": "parameters", "num_micro_batches": 6},
+        )
+    ),
 ]
 BF16 = [
     Case(precision="bf16", steps=10, **knobs)
@@ -128,8 +141,8 @@ def reference(case: Case) -> list[plain.Step]:
 
 def expected(case: Case) -> list[plain.Step]:
     """What the plain loop gives for the case's model and numbers; its layout plays no part."""
-    numbers = ("shape", "tied", "precision", "grad_clip", "label_smoothing", "z_loss", "optimizer")
-    same = Case(**{name: getattr(case, name) for name in numbers})
+    numbers = ("shape", "tied", "precision", "grad_clip", "label_smoothing", "z_loss", "optimizer", "ramp")
+    same = Case(evaluate=case.evaluate or EVALUATED, **{name: getattr(case, name) for name in numbers})
     return reference(replace(same, tp=8 if case.tp == 8 else 1))[: case.steps]
 
 

@@ -45,8 +45,8 @@ def test_a_kill_at_any_moment_leaves_nothing(seed: int, tmp_path: Path) -> None:
 
 def test_every_layout_equals_the_plain_loop_over_ten_steps(tmp_path: Path) -> None:
     cases = [replace(case, steps=10) for case in covering_cases(8)]
-    for case, losses in run_cases(cases, tmp_path).items():
-        first, norm, later = deviations(case, losses)
+    for case, found in run_cases(cases, tmp_path).items():
+        first, norm, later = deviations(case, found)
         assert first <= FIRST_LOSS, case
         assert norm <= NORM, case
         assert later <= LATER_LOSS, case

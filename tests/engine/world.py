@@ -20,8 +20,9 @@ from deepspeed.accelerator import get_accelerator
 from partrain.data.sources import open_sources
 from partrain.engine.build import build_engine, join_world
 from partrain.engine.evaluation import evaluation_of
-from partrain.engine.train import batches, train_step
+from partrain.engine.train import batches, set_batch_size, train_step
 from partrain.layout.ranks import coordinate_of
+from partrain.plan.batch_ramp import phase_at
 from partrain.plan.learning_rate import learning_rate
 from partrain.plan.plan import Plan
 from tests.engine import sabotage
@@ -44,6 +45,7 @@ def run(plan: Plan, steps: int) -> dict[str, Any]:
     for step in range(1, steps + 1):
         lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
         replica = coordinate_of(rank, plan.layout).dp
+        set_batch_size(engine, phase_at(step, wish, plan.layout).batch)
         micro_batches = batches(sources.train, plan, step=step, replica=replica, device=CPU)
         done = train_step(engine, micro_batches, lr=lr)
         result.append((done.loss, done.grad_norm))
