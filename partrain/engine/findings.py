@@ -103,7 +103,8 @@ def searched(search: Search, module: nn.Module) -> Iterator[None]:
         if "weight" in owner._parameters:
             handles += _hooks(search, owner)
     try:
-        yield
+        with torch.compiler.set_stance("force_eager"):  # compiled blocks do not call hooks that came later
+            yield
     finally:
         for handle in handles:
             handle.remove()

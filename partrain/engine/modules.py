@@ -9,14 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from partrain.engine.attention import AttentionCore, window_mask
+from partrain.engine.dropout import Mask, Samples, dropped
+from partrain.engine.execution import PLAIN, Execution, compiled
 from partrain.engine.loss import HeadOutput
 from partrain.engine.tensor_parallel import (
+    SEQUENCE_DIM,
     ColumnLinear,
     Region,
     RowLinear,
@@ -107,15 +112,34 @@ def _row(table: Table, name: str, region: Region) -> RowLinear:
     return RowLinear(table[f"{name}.weight"], table.get(f"{name}.bias"), region)
 
 
+class Given(NamedTuple):
+    """What a block reads beside the residual stream, made outside of it: so compiled blocks share one
+    program, and a block that is computed again gets the same again."""
+
+    cos_TR: Tensor | None = None
+    sin_TR: Tensor | None = None
+    window_TT: Tensor | None = None
+    """In the place of the causal mask, where a window is shorter than the sequence."""
+    after_attention: Mask | None = None
+    after_mlp: Mask | None = None
+    attention_seed: int | None = None
+
+
 class Attention(nn.Module):
     """Causal self-attention; each rank has some of the heads."""
 
     def __init__(
-        self, model: ModelSpec, table: Table, prefix: str, *, region: Region, recompute: bool
+        self,
+        model: ModelSpec,
+        table: Table,
+        prefix: str,
+        *,
+        region: Region,
+        recompute: bool,
+        core: AttentionCore,
     ) -> None:
         super().__init__()
-        self.model, self.recompute = model, recompute
-        self.core = partial(attention_core, window=model.sliding_window)
+        self.model, self.recompute, self.core = model, recompute, core
         self.query = _column(table, f"{prefix}.query", region)
         self.key = _column(table, f"{prefix}.key", region)
         self.value = _column(table, f"{prefix}.value", region)
@@ -125,36 +149,17 @@ class Attention(nn.Module):
             self.key_norm = Norm(model, table, f"{prefix}.key_norm", region, per_head=True)
         self.output = _row(table, f"{prefix}.output", region)
 
-    def forward(self, x_BTH: Tensor) -> Tensor:
+    def forward(self, x_BTH: Tensor, given: Given) -> Tensor:
         heads = (*x_BTH.shape[:2], -1, self.model.head_size)
         q_BTND, k_BTKD, v_BTKD = (part(x_BTH).view(heads) for part in (self.query, self.key, self.value))
         if self.query_norm is not None and self.key_norm is not None:
             q_BTND, k_BTKD = self.query_norm(q_BTND), self.key_norm(k_BTKD)
-        if self.model.position == "rotary":
-            cos, sin = rotary_table(self.model, x_BTH.shape[1], x_BTH.device, x_BTH.dtype)
-            q_BTND, k_BTKD = rotated(q_BTND, cos, sin), rotated(k_BTKD, cos, sin)
-        qkv = tuple(part.transpose(1, 2) for part in (q_BTND, k_BTKD, v_BTKD))
-        y_BNTD = _recomputed(self.core, *qkv) if self.recompute else self.core(*qkv)
+        if given.cos_TR is not None and given.sin_TR is not None:
+            q_BTND, k_BTKD = (rotated(part, given.cos_TR, given.sin_TR) for part in (q_BTND, k_BTKD))
+        qkv = (part.transpose(1, 2) for part in (q_BTND, k_BTKD, v_BTKD))
+        inputs = (*qkv, given.window_TT, given.attention_seed)
+        y_BNTD = _recomputed(self.core, *inputs) if self.recompute else self.core(*inputs)
         return self.output(y_BNTD.transpose(1, 2).flatten(2))
-
-
-def attention_core(q_BNTD: Tensor, k_BKTD: Tensor, v_BKTD: Tensor, window: int | None = None) -> Tensor:
-    """Softmax attention with a causal mask, [B, N, T, D]; torch picks the kernel.
-
-    A mask of its own is made only for a `window` that is shorter than the sequence.
-    """
-    grouped, length = q_BNTD.shape[1] != k_BKTD.shape[1], q_BNTD.shape[2]
-    if window is None or window >= length:
-        return F.scaled_dot_product_attention(q_BNTD, k_BKTD, v_BKTD, is_causal=True, enable_gqa=grouped)
-    mask_TT = window_mask(length, window, q_BNTD.device)
-    return F.scaled_dot_product_attention(q_BNTD, k_BKTD, v_BKTD, attn_mask=mask_TT, enable_gqa=grouped)
-
-
-@lru_cache(maxsize=4)
-def window_mask(length: int, window: int, device: torch.device) -> Tensor:
-    """[T, T]: whether the token of a row attends to that of a column, one of the `window` newest."""
-    past_TT = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    return past_TT.triu(1 - window)
 
 
 class Mlp(nn.Module):
@@ -202,29 +207,70 @@ class Positions(nn.Module):
 class Block(nn.Module):
     """One decoder block, norms first: [B, S, H] -> [B, S, H]."""
 
-    def __init__(self, model: ModelSpec, table: Table, block: int, *, region: Region, recompute: str) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        table: Table,
+        block: int,
+        *,
+        region: Region,
+        recompute: str,
+        execution: Execution = PLAIN,
+    ) -> None:
         super().__init__()
         prefix = block_prefix(block)
-        self.region, self.recompute, self.order = region, recompute == "full", model.block
+        self.region, self.recompute, self.model = region, recompute == "full", model
         self.attention_norm = Norm(model, table, f"{prefix}.attention_norm", region)
-        selective = recompute == "selective"
-        self.attention = Attention(model, table, f"{prefix}.attention", region=region, recompute=selective)
+        core, selective = AttentionCore(execution.kernel, model.attention_dropout), recompute == "selective"
+        self.attention = Attention(
+            model, table, f"{prefix}.attention", region=region, recompute=selective, core=core
+        )
         self.mlp_norm = None
         if model.block != "parallel_one_norm":
             self.mlp_norm = Norm(model, table, f"{prefix}.mlp_norm", region)
         self.mlp = Mlp(model, table, f"{prefix}.mlp", region)
+        self.given = partial(given_to, model=model, block=block, region=region, samples=execution.samples)
+        # Compiled with its recomputation: what the compiler itself saves in a first call would be taken for
+        # the block's otherwise.
+        self.run = compiled(self.kept) if execution.compile else self.kept
 
     def forward(self, x_BSH: Tensor) -> Tensor:
-        return _recomputed(self.body, x_BSH) if self.recompute else self.body(x_BSH)
+        return self.run(x_BSH, self.given(x_BSH, training=self.training))
 
-    def body(self, x_BSH: Tensor) -> Tensor:
-        """The block itself, whatever is kept of it."""
+    def kept(self, x_BSH: Tensor, given: Given) -> Tensor:
+        """The block, of which as much is kept for the backward pass as was asked for."""
+        return _recomputed(self.body, x_BSH, given) if self.recompute else self.body(x_BSH, given)
+
+    def body(self, x_BSH: Tensor, given: Given) -> Tensor:
+        """The block itself."""
+        model = self.model
         normed_BTH = self.region.enter(self.attention_norm(x_BSH))
-        attended_BSH = x_BSH + self.attention(normed_BTH)
+        added_BSH = dropped(self.attention(normed_BTH, given), given.after_attention, model.dropout)
+        attended_BSH = x_BSH + added_BSH
         if self.mlp_norm is not None:
-            read_BSH = attended_BSH if self.order == "sequential" else x_BSH
+            read_BSH = attended_BSH if model.block == "sequential" else x_BSH
             normed_BTH = self.region.enter(self.mlp_norm(read_BSH))
-        return attended_BSH + self.mlp(normed_BTH)
+        return attended_BSH + dropped(self.mlp(normed_BTH), given.after_mlp, model.dropout)
+
+
+def given_to(
+    x_BSH: Tensor, *, model: ModelSpec, block: int, region: Region, samples: Samples | None, training: bool
+) -> Given:
+    """What `block` gets beside `x`; dropout in training only."""
+    held = x_BSH.shape[SEQUENCE_DIM]
+    length = held * region.group.size if region.sequence_parallel else held
+    cos_TR = sin_TR = window_TT = after_attention = after_mlp = seed = None
+    if model.position == "rotary":
+        cos_TR, sin_TR = rotary_table(model, length, x_BSH.device, x_BSH.dtype)
+    if model.sliding_window is not None and model.sliding_window < length:
+        window_TT = window_mask(length, model.sliding_window, x_BSH.device)
+    if training and model.dropout:
+        assert samples is not None
+        after_attention, after_mlp = (samples.mask(x_BSH, 2 * block + site) for site in (1, 2))
+    if training and model.attention_dropout:
+        assert samples is not None
+        seed = samples.attention_seed(block)
+    return Given(cos_TR, sin_TR, window_TT, after_attention, after_mlp, seed)
 
 
 class Head(nn.Module):
@@ -250,6 +296,6 @@ def _handed_on(x_BSH: Tensor, weight_VH: Tensor, region: Region) -> HeadOutput:
     return region.enter(x_BSH), weight_VH.view_as(weight_VH)
 
 
-def _recomputed(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """`function(*inputs)` of which only the inputs are kept; no random numbers are drawn in it."""
+def _recomputed(function: Callable[..., Tensor], *inputs: object) -> Tensor:
+    """`function(*inputs)` of which only the inputs are kept, its random numbers' seed among them."""
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)

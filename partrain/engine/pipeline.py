@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from torch import Tensor, nn
 
+from partrain.engine.dropout import EmbeddingDropout
+from partrain.engine.execution import PLAIN, Execution
 from partrain.engine.groups import TensorGroup, topology
 from partrain.engine.loss import HeadOutput, Loss
 from partrain.engine.modules import (
@@ -18,7 +21,6 @@ from partrain.engine.modules import (
     Head,
     Norm,
     Positions,
-    Table,
     tied_head,
     weight_table,
 )
@@ -44,23 +46,24 @@ class Part:
     """What a tied part does with the shared module; None: its own forward."""
 
 
-def decoder_parts(model: ModelSpec, region: Region, recompute: str) -> tuple[Part, ...]:
-    """The decoder in pipeline order; layers that have two steps become two parts."""
+def decoder_parts(
+    model: ModelSpec, region: Region, recompute: str, execution: Execution = PLAIN
+) -> tuple[Part, ...]:
+    """The decoder in pipeline order; layers that have several steps become several parts."""
     table, last = weight_table(model), model.num_layers + 1
     tied = "embedding" if model.tie_embeddings else ""
     parts = [Part(0, lambda: Embedding(model, table, region), tied=tied)]
     if model.position == "learned":
         parts.append(Part(0, lambda: Positions(table, region)))
-    for block in range(model.num_layers):
-        parts.append(Part(block + 1, _block(model, table, block, region=region, recompute=recompute)))
+    samples = execution.samples
+    if samples is not None and model.dropout:
+        parts.append(Part(0, lambda: EmbeddingDropout(samples, model.dropout)))
+    built = partial(Block, model, table, region=region, recompute=recompute, execution=execution)
+    parts += [Part(block + 1, partial(built, block)) for block in range(model.num_layers)]
     parts.append(Part(last, lambda: Norm(model, table, "final_norm", region)))
     if tied:
         return (*parts, Part(last, lambda: Embedding(model, table, region), tied=tied, forward=tied_head))
     return (*parts, Part(last, lambda: Head(table, region)))
-
-
-def _block(model: ModelSpec, table: Table, block: int, *, region: Region, recompute: str) -> Build:
-    return lambda: Block(model, table, block, region=region, recompute=recompute)
 
 
 class _Spec(LayerSpec):
@@ -117,10 +120,12 @@ def part_bounds(parts: tuple[Part, ...], stage_bounds: tuple[int, ...]) -> tuple
     return tuple(sum(part.layer < bound for part in parts) for bound in stage_bounds)
 
 
-def pipeline_module(plan: Plan, *, group: TensorGroup, materialise: Materialise) -> PipelineModule:
+def pipeline_module(
+    plan: Plan, *, region: Region, execution: Execution, materialise: Materialise
+) -> PipelineModule:
     """This rank's stage with its first values, and the loss. Collective over the world."""
-    model, layout = plan.model, plan.layout
-    parts = decoder_parts(model, Region(group, layout.sequence_parallel), layout.recompute)
+    layout = plan.layout
+    parts = decoder_parts(plan.model, region, layout.recompute, execution)
 
     def with_values(build: Build) -> Build:
         def made() -> nn.Module:
@@ -135,7 +140,7 @@ def pipeline_module(plan: Plan, *, group: TensorGroup, materialise: Materialise)
         for part in parts
     ]
     bounds = part_bounds(parts, layout.stage_bounds)
-    return _Stages(bounds, layers=specs, topology=topology(layout), loss_fn=loss_of(plan, group))
+    return _Stages(bounds, layers=specs, topology=topology(layout), loss_fn=loss_of(plan, region.group))
 
 
 def loss_of(plan: Plan, group: TensorGroup) -> Loss:

@@ -9,7 +9,8 @@ import deepspeed
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from partrain.engine.groups import Grid, TensorGroup
+from partrain.engine.execution import Execution
+from partrain.engine.groups import Grid
 from partrain.engine.loss import Loss
 from partrain.engine.pipeline import Materialise, Part, decoder_parts, loss_of
 from partrain.engine.tensor_parallel import Region
@@ -55,11 +56,13 @@ def _built(parts: tuple[Part, ...], materialise: Materialise) -> Iterator[nn.Mod
         yield module
 
 
-def row_module(plan: Plan, *, group: TensorGroup, grid: Grid, materialise: Materialise) -> Row:
+def row_module(
+    plan: Plan, *, region: Region, execution: Execution, grid: Grid, materialise: Materialise
+) -> Row:
     """The decoder with its first values; under ZeRO 3 each replica keeps its share of a part before the
     next part is made. Collective over the world."""
     layout = plan.layout
-    parts = decoder_parts(plan.model, Region(group, layout.sequence_parallel), layout.recompute)
+    parts = decoder_parts(plan.model, region, layout.recompute, execution)
 
     def shared_out(module: nn.Module) -> None:
         materialise(module)
@@ -71,7 +74,7 @@ def row_module(plan: Plan, *, group: TensorGroup, grid: Grid, materialise: Mater
         )
 
     values = shared_out if layout.zero == 3 else materialise
-    return Row(parts, loss=loss_of(plan, group), materialise=values)
+    return Row(parts, loss=loss_of(plan, region.group), materialise=values)
 
 
 def number_held(parameter: nn.Parameter) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from math import isfinite
 from typing import Any
 
 import torch
 from deepspeed.runtime.pipe.engine import PipelineEngine
-from torch import Tensor
 
 from partrain.data.sources import Sources, TokenSource
 from partrain.data.tokens import batch
@@ -18,13 +18,12 @@ from partrain.engine.guard import Guard, StepResult
 from partrain.engine.loss_scale import is_searching, loss_scale, settle_scale
 from partrain.engine.metrics import Recorder, peak_memory
 from partrain.engine.optimizer import Clipping, forget_gradients
+from partrain.engine.prefetch import Batch, Reader
 from partrain.engine.row import mean_loss
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.batch_ramp import layout_in, phase_at
 from partrain.plan.learning_rate import learning_rate
 from partrain.plan.plan import Plan
-
-Batch = tuple[Tensor, Tensor]
 
 
 def batches(
@@ -40,7 +39,9 @@ def batches(
         rows = batch(
             source, layout, step=place, replica=replica, micro_batch=number, first=phase.first_sequence
         )
-        tokens = torch.from_numpy(rows).to(device)
+        tokens = torch.from_numpy(rows)
+        if device.type == "cuda":  # from pinned memory the copy waits for nothing and nobody for it
+            tokens = tokens.pin_memory().to(device, non_blocking=True)
         yield tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
@@ -78,15 +79,18 @@ def train(
     """
     replica, wish = coordinate_of(rank, plan.layout).dp, plan.training
     evaluation = evaluation_of(plan, sources, rank=rank, device=device)
+    steps = range(1, wish.steps + 1)
+    read = partial(batches, sources.train, plan, replica=replica, device=device)
+    reader = Reader(lambda step: read(step=step), steps, ahead=wish.prefetch, device=device)
     guard, last = Guard(engine, plan, rank), time.monotonic()
-    for step in range(1, wish.steps + 1):
+    for step in steps:
         yield step
         lr = learning_rate(step, steps=wish.steps, optimizer=wish.optimizer, schedule=wish.schedule)
         set_batch_size(engine, phase_at(step, wish, plan.layout).batch)
 
         def run(step: int = step, lr: float = lr) -> StepResult:
-            micro_batches = batches(sources.train, plan, step=step, replica=replica, device=device)
-            return train_step(engine, micro_batches, lr=lr)
+            engine.samples.begin(step)
+            return train_step(engine, reader.batches(step), lr=lr)
 
         result = guard.watch(step, run)
         peak_bytes = peak_memory(device)

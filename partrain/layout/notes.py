@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from partrain.layout.rules import Proposal
+from partrain.layout.proposal import Proposal
 from partrain.model.shape import padded_vocab
 from partrain.spec.numbers import divisors
 
@@ -72,6 +72,16 @@ def offload_to_itself(wish: Proposal) -> str | None:
     return f"offload={wish.offload} saves nothing on a CPU, whose memory is the host's"
 
 
+def attention_dropout_by_layout(wish: Proposal) -> str | None:
+    """The kernel draws the random numbers of the heads and samples it is given."""
+    if wish.model is None or not wish.model.attention_dropout:
+        return None
+    return (
+        f"attention_dropout={wish.model.attention_dropout:g}: which probabilities are dropped depends on the "
+        "layout, so losses of two layouts agree in distribution only"
+    )
+
+
 NOTES: tuple[Callable[[Proposal], str | None], ...] = (
     padded_vocabulary,
     idle_devices,
@@ -79,4 +89,5 @@ NOTES: tuple[Callable[[Proposal], str | None], ...] = (
     tensor_group_across_nodes,
     ranks_share_cores,
     offload_to_itself,
+    attention_dropout_by_layout,
 )

@@ -3,66 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd, prod
 
 from partrain.errors import Reason
+from partrain.layout.arithmetic import (
+    blocks_can_be_compiled,
+    fp16_needs_a_gpu,
+    loss_scale_is_for_fp16,
+    offloaded_states_have_an_optimizer,
+    optimizer_has_its_device,
+    optimizer_has_what_it_needs_of_a_weight,
+    tf32_is_for_gpus,
+    the_kernel_takes_the_attention,
+    zero_0_is_for_fp32,
+)
 from partrain.layout.layout import ZeroStage
-from partrain.spec.facts import MachineFacts
-from partrain.spec.model import ModelSpec
+from partrain.layout.proposal import Proposal
 from partrain.spec.numbers import divisors, listed, neighbours
-from partrain.spec.optimizers import OPTIMIZERS, OptimizerName
 from partrain.spec.parallel import Offload
-from partrain.spec.training import BatchRampSection, LossScale, Precision
-
-MAX_CPU_RANKS = 64
-"""Ranks on one machine without GPUs, where each is a process with libraries of its own: more is a slip."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A layout to be judged, and what it is for."""
-
-    model: ModelSpec | None
-    """None: not known, and what depends on it is not judged."""
-    machine: MachineFacts
-    nodes: int
-    sequence_length: int
-    global_batch_size: int
-    precision: Precision
-    dp: int
-    pp: int
-    tp: int
-    zero: ZeroStage
-    sequence_parallel: bool
-    micro_batch_size: int | None
-    """None: left to be chosen, and none divides what each replica gets."""
-    offload: Offload = "none"
-    loss_scale: LossScale = "dynamic"
-    optimizer: OptimizerName = "adamw"
-    batch_ramp: BatchRampSection | None = None
-
-    @property
-    def batch_divisor(self) -> int:
-        """What divides the batch of every step; `global_batch_size` where that does not rise."""
-        ramp = self.batch_ramp
-        return gcd(self.global_batch_size, *((ramp.start, ramp.increment) if ramp else ()))
-
-    @property
-    def world_size(self) -> int:
-        """Ranks in all."""
-        return self.dp * self.pp * self.tp
-
-    @property
-    def room(self) -> int:
-        """Ranks that the hardware has room for."""
-        on_cpu = self.machine.device == "cpu"
-        return self.nodes * (MAX_CPU_RANKS if on_cpu else self.machine.num_devices)
-
-    @property
-    def num_micro_batches(self) -> int:
-        """Micro-batches a replica works through in one step, rounded down where they are not whole."""
-        return self.global_batch_size // (self.dp * (self.micro_batch_size or 1))
 
 
 def reasons(proposal: Proposal) -> tuple[Reason, ...]:
@@ -181,42 +140,6 @@ def ramp_is_whole_micro_batches(wish: Proposal) -> Reason | None:
     )
 
 
-def zero_0_is_for_fp32(wish: Proposal) -> Reason | None:
-    """Without ZeRO there are no fp32 master weights to accumulate 16-bit gradients into."""
-    if wish.zero != 0 or wish.precision == "fp32":
-        return None
-    return Reason(
-        ("parallel.zero", "training.precision"),
-        f"zero=0 does not go with precision={wish.precision}",
-        allowed="zero 0 with precision fp32, or zero 1",
-        fix="zero: 1, or precision: fp32",
-    )
-
-
-def fp16_needs_a_gpu(wish: Proposal) -> Reason | None:
-    """DeepSpeed refuses fp16 on CPUs, few of which compute in it."""
-    if wish.precision != "fp16" or wish.machine.device != "cpu":
-        return None
-    return Reason(
-        ("training.precision", "hardware.node"),
-        "precision=fp16 came on a CPU",
-        allowed="fp32 or bf16 on CPUs",
-        fix="precision: fp32 or bf16",
-    )
-
-
-def loss_scale_is_for_fp16(wish: Proposal) -> Reason | None:
-    """Other formats have the range of fp32, and nothing to scale."""
-    if wish.loss_scale == "dynamic" or wish.precision == "fp16":
-        return None
-    return Reason(
-        ("training.loss_scale", "training.precision"),
-        f"loss_scale={wish.loss_scale:g} does not go with precision={wish.precision}",
-        allowed="a loss scale with precision fp16",
-        fix="leave out loss_scale, or precision: fp16",
-    )
-
-
 def zero_0_has_no_pipeline(wish: Proposal) -> Reason | None:
     """Without ZeRO the pipeline engine clips by the first stage's gradient norm alone."""
     if wish.zero != 0 or wish.pp == 1:
@@ -261,47 +184,6 @@ def offload_has_shards_to_move(wish: Proposal) -> Reason | None:
         f"offload={wish.offload} does not go with zero={wish.zero}",
         allowed=f"offload {wish.offload} with zero {named}",
         fix=f"zero: {named}; or {could[-1]}",
-    )
-
-
-def optimizer_has_its_device(wish: Proposal) -> Reason | None:
-    """An optimizer may be written for GPUs alone."""
-    if wish.machine.device in OPTIMIZERS[wish.optimizer].devices:
-        return None
-    legal = [name for name, facts in OPTIMIZERS.items() if wish.machine.device in facts.devices]
-    return Reason(
-        ("training.optimizer.name", "hardware.node"),
-        f"name={wish.optimizer} came on a {wish.machine.device.upper()}",
-        allowed=f"{', '.join(legal)}",
-        fix="name: adamw",
-    )
-
-
-def optimizer_has_what_it_needs_of_a_weight(wish: Proposal) -> Reason | None:
-    """Muon works on whole matrices, of which ZeRO 3 leaves a part of each on every rank."""
-    stages = OPTIMIZERS[wish.optimizer].zero
-    if wish.zero in stages:
-        return None
-    named = listed(stages, last=" or ")
-    near = [stage for stage in stages if stage] if wish.pp == 1 else [1]
-    return Reason(
-        ("training.optimizer.name", "parallel.zero"),
-        f"name={wish.optimizer} does not go with zero={wish.zero}, which leaves no rank a whole weight",
-        allowed=f"{wish.optimizer} with zero {named}",
-        fix=f"zero: {listed(near, last=' or ')}; or name: adamw or lion",
-    )
-
-
-def offloaded_states_have_an_optimizer(wish: Proposal) -> Reason | None:
-    """An offloaded optimizer steps in host memory."""
-    if wish.offload == "none" or OPTIMIZERS[wish.optimizer].offload:
-        return None
-    legal = [name for name, facts in OPTIMIZERS.items() if facts.offload]
-    return Reason(
-        ("training.optimizer.name", "parallel.offload"),
-        f"name={wish.optimizer} does not go with offload={wish.offload}",
-        allowed=f"{' or '.join(legal)} with offload",
-        fix=f"offload: none; or name: {' or '.join(legal)}",
     )
 
 
@@ -380,4 +262,7 @@ RULES: tuple[Callable[[Proposal], Reason | None], ...] = (
     sequence_parallel_has_a_tensor_group,
     sequence_parallel_divides_the_sequence,
     world_fits_the_hardware,
+    blocks_can_be_compiled,
+    the_kernel_takes_the_attention,
+    tf32_is_for_gpus,
 )

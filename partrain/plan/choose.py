@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from partrain.layout.arithmetic import blocks_can_be_compiled
 from partrain.layout.layout import Layout
-from partrain.layout.rules import OFFLOADS, Proposal, tensor_degrees
+from partrain.layout.proposal import Proposal
+from partrain.layout.rules import OFFLOADS, tensor_degrees
 from partrain.model.shape import block_activations, padded_vocab
 from partrain.spec.facts import MachineFacts
 from partrain.spec.job import JobSpec
@@ -69,7 +71,8 @@ def choose(job: JobSpec, *, model: ModelSpec | None, machine: MachineFacts) -> C
         optimizer=training.optimizer.name,
         batch_ramp=training.batch_ramp,
     )
-    for decide in (_precision, _zero, _tensor_group, _sequence_parallel, _micro_batch):
+    proposal = replace(proposal, tf32=training.tf32)
+    for decide in (_precision, _zero, _tensor_group, _sequence_parallel, _micro_batch, _attention, _compile):
         proposal = decide(job, proposal, origins)
     if training.recompute == "auto":
         origins["training.recompute"] = "auto: nothing is computed twice"
@@ -147,6 +150,25 @@ def _micro_batch(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Propo
     of = "the batch of every step" if wish.batch_ramp else "global_batch_size"
     origins["training.micro_batch_size"] = f"auto: the largest divisor of {of} / dp {limit}"
     return replace(wish, micro_batch_size=micro)
+
+
+def _attention(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Proposal:
+    if job.training.attention != "auto":
+        return replace(wish, attention=job.training.attention)
+    origins["training.attention"] = "auto: torch knows which kernels take the shapes"
+    return replace(wish, attention="torch")
+
+
+def _compile(job: JobSpec, wish: Proposal, origins: dict[str, str]) -> Proposal:
+    """Wherever the rules allow it on GPUs; on CPUs compiling takes longer than most runs there."""
+    given = job.training.compile
+    if given != "auto":
+        return replace(wish, compile=given)
+    against = blocks_can_be_compiled(replace(wish, compile=True))
+    legal = wish.machine.device != "cpu" and against is None
+    why = "on CPUs" if wish.machine.device == "cpu" else against.message if against else "on GPUs"
+    origins["training.compile"] = f"auto: {why}"
+    return replace(wish, compile=legal)
 
 
 def choose_loss_chunk_size(

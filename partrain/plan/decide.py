@@ -10,7 +10,8 @@ import partrain
 from partrain.errors import Fault, InfeasibleError, Reason, SpecError
 from partrain.layout.layout import Layout
 from partrain.layout.notes import notes
-from partrain.layout.rules import Proposal, reasons
+from partrain.layout.proposal import Proposal
+from partrain.layout.rules import reasons
 from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_parameters
 from partrain.plan.batch_ramp import steps_for
@@ -228,6 +229,10 @@ def _training(job: JobSpec, wish: Proposal, chunk_size: ChunkSize) -> TrainingPl
         optimizer=resolve_optimizer(training.optimizer),
         schedule=training.schedule,
         batch_ramp=training.batch_ramp,
+        compile=wish.compile,
+        attention=wish.attention,
+        tf32=wish.tf32,
+        prefetch=training.prefetch,
     )
 
 

@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from partrain.errors import Fault, Reason
-from partrain.layout.rules import Proposal, reasons
+from partrain.layout.proposal import Proposal
+from partrain.layout.rules import reasons
 from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters
 from partrain.plan.decide import SMALLEST_FIRST_STAGE, stage_plans, too_few_tokens
@@ -116,6 +117,9 @@ def _proposal(plan: Plan) -> Proposal:
         loss_scale=plan.training.loss_scale,
         optimizer=plan.training.optimizer.name,
         batch_ramp=plan.training.batch_ramp,
+        compile=plan.training.compile,
+        attention=plan.training.attention,
+        tf32=plan.training.tf32,
     )
 
 

@@ -14,7 +14,14 @@ from partrain.spec.launch import EnvName
 from partrain.spec.model import ModelSpec
 from partrain.spec.optimizers import OptimizerSpec
 from partrain.spec.section import Count, Fraction, Name, NonNegative, Whole
-from partrain.spec.training import BatchRampSection, ChunkSize, LossScale, Precision, ScheduleSection
+from partrain.spec.training import (
+    AttentionKernel,
+    BatchRampSection,
+    ChunkSize,
+    LossScale,
+    Precision,
+    ScheduleSection,
+)
 from partrain.spec.values import plain, read
 
 HIDDEN = "***"
@@ -36,6 +43,10 @@ class TrainingPlan:
     optimizer: OptimizerSpec
     schedule: ScheduleSection
     batch_ramp: BatchRampSection | None = None
+    compile: bool = False
+    attention: AttentionKernel = "torch"
+    tf32: bool = False
+    prefetch: Whole = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,8 @@ def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
         "recompute": layout.recompute,
         "loss_chunk_size": training.loss_chunk_size,
         "optimizer": _without_none(plain(training.optimizer)),
+        "compile": training.compile,
+        "attention": training.attention,
     }
     if plan.evaluation is None:
         del view["training"]["evaluate"]

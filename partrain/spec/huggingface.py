@@ -54,6 +54,7 @@ _LLAMA: Mapping[str, str] = {
     "rms_norm_eps": "norm_eps",
     "hidden_act": "activation",
     "rope_theta": "rope_theta",
+    "attention_dropout": "attention_dropout",
 }
 _NEEDED = (*_SIZES, "rms_norm_eps", "hidden_act")
 _TANH = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh"}
@@ -95,6 +96,8 @@ DIALECTS: Mapping[str, Dialect] = {
             "n_positions": "max_positions",
             "layer_norm_epsilon": "norm_eps",
             "activation_function": "activation",
+            "resid_pdrop": "dropout",
+            "attn_pdrop": "attention_dropout",
         },
         ("n_layer", "n_embd", "n_head", "vocab_size", "n_positions"),
         {**_TANH, "gelu": "gelu"},
@@ -116,6 +119,8 @@ DIALECTS: Mapping[str, Dialect] = {
             "rope_theta": "rope_theta",
             "partial_rotary_factor": "rotary_fraction",
             "use_parallel_residual": "block",
+            "hidden_dropout": "dropout",
+            "attention_dropout": "attention_dropout",
         },
         tuple(_SIZES),
         {**_TANH, "gelu": "gelu"},
@@ -128,8 +133,8 @@ _BLOCKS = {True: "parallel", False: "sequential"}
 _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
 # Tokens, generation, training and how the file came to be: nothing of the network.
 _SKIPPED = re.compile(
-    r"_.*|.*_token_id|architectures|model_type|(torch_)?dtype|transformers_version|use_cache|.*dropout"
-    r"|.*_pdrop|summary_.*|task_specific_params|return_dict|output_.*|id2label|label2id|auto_map"
+    r"_.*|.*_token_id|architectures|model_type|(torch_)?dtype|transformers_version|use_cache"
+    r"|classifier_dropout|summary_.*|task_specific_params|return_dict|output_.*|id2label|label2id|auto_map"
     r"|is_encoder_decoder|is_decoder|chunk_size_feed_forward|problem_type|tokenizer_class|name_or_path"
     r"|attn_implementation|gradient_checkpointing"
 )
@@ -239,13 +244,17 @@ def _refused(values: Mapping[str, Any], dialect: Dialect) -> Iterator[Reason]:
         elif key == "layer_types":
             if not isinstance(value, list) or set(value) - {"full_attention"}:
                 yield _came(key, value, "full_attention for every layer")
+        elif key == "embd_pdrop":  # ours is one rate for embeddings and residual branches
+            if value != values.get("resid_pdrop", 0):
+                yield _came(key, value, f"{_shown(values.get('resid_pdrop', 0))}, as resid_pdrop")
         elif not _is_known(key, value, dialect):
             yield _reason(f"{key}: {_shown(value)} came, which no field of a model stands for", allowed="")
 
 
 def _is_known(key: str, value: Any, dialect: Dialect) -> bool:
     stands = key in dialect.fields or key in dialect.skipped or key == "rope_scaling"
-    return stands or value is None or _SKIPPED.fullmatch(key) is not None
+    is_off = key.endswith(("dropout", "_pdrop")) and value == 0
+    return stands or is_off or value is None or _SKIPPED.fullmatch(key) is not None
 
 
 def _unread(

@@ -88,7 +88,10 @@ class ModelSection:
     tie_embeddings: bool | None = None
     """Whether the output matrix is the embedding matrix."""
     dropout: Fraction | None = None
-    """Dropout rate; only 0 in this version."""
+    """Part of the embeddings and of what attention and MLP add that is dropped in training; default: 0."""
+    attention_dropout: Fraction | None = None
+    """Part of the attention probabilities that is dropped in training; default: 0. Which ones depends on the
+    layout."""
     init_std: NonNegative | None = None
     """Standard deviation of the initial weights; output projections get it / sqrt(2 num_layers)."""
 
@@ -122,6 +125,8 @@ class ModelSpec:
     scale_embeddings: bool
     tie_embeddings: bool
     init_std: NonNegative
+    dropout: Fraction = 0.0
+    attention_dropout: Fraction = 0.0
 
     @property
     def rotary_size(self) -> int:

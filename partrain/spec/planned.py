@@ -28,21 +28,15 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, list)
 
 
-def _is_rate(value: Any) -> bool:
-    return isinstance(value, float) and 0 < value < 1
-
-
 _SIZES = ("model.num_layers", "model.hidden_size", "model.num_heads")
 _LOCAL = "leave it out: the processes run on this machine"
 PLANNED = (
     Planned("model.from", "model.preset, or the model's fields; weights begin at random", decides=_SIZES),
     Planned("model.python", "model.family, or the model's fields", decides=_SIZES),
-    Planned("model.dropout", "dropout: 0", _is_rate, "0"),
     Planned("data.train", "one source: builtin:python-source, synthetic or a path", _is_list, "text"),
     Planned("training.epochs", "training.steps or training.tokens"),
     Planned("training.precision", "precision: bf16", ("fp8",)),
     Planned("training.grad_accum_dtype", "leave it out: gradients are accumulated in fp32"),
-    Planned("training.attention", "leave it out: torch chooses the kernel"),
     Planned("training.optimizer.name", "name: adamw", ("adafactor", "sgd")),
     Planned("parallel.cp", "leave it out: sequences are not split over devices"),
     Planned("parallel.ep", "leave it out: there are no expert layers"),

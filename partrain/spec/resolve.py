@@ -69,6 +69,8 @@ DEFAULTS: Mapping[str, Any] = {
     "rotary_fraction": 1.0,
     "scale_embeddings": False,
     "init_std": 0.02,  # The families' published configurations.
+    "dropout": 0.0,  # One pass over the data needs none: Brown et al. 2020 and Touvron et al. 2023 name none.
+    "attention_dropout": 0.0,
 }
 
 REQUIRED = ("num_layers", "hidden_size", "num_heads")

@@ -12,6 +12,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 Recompute = Literal["none", "selective", "full"]
 ChunkSize = Count | Literal["none"]
 LossScale = Positive | Literal["dynamic"]
+AttentionKernel = Literal["torch", "flash", "efficient", "math"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +78,23 @@ class TrainingSection:
     loss_chunk_size: ChunkSize | Auto = "auto"
     """Tokens of a micro-batch whose logits exist at once; none: all; auto: 2048 where the logits would take
     more memory than the last stage's blocks keep."""
+    compile: bool | Auto = "auto"
+    """Whether each block is compiled (torch.compile) at the first step, which needs a C compiler; auto: on
+    GPUs, where ZeRO 3 and attention_dropout do not stand against it."""
+    attention: AttentionKernel | Auto = "auto"
+    """Kernel of the attention core; torch: the best of them for the shapes, as torch sees it; auto: torch."""
+    tf32: bool = False
+    """Whether fp32 matrix products on NVIDIA GPUs from Ampere on may round their factors to TF32's 10 bits:
+    faster, and errors near 1e-3; the default keeps fp32 as it is."""
+    prefetch: Whole = 2
+    """Micro-batches that are read ahead of their use, in a thread; 0: none."""
     label_smoothing: Fraction = 0.0
     """Part of the target that is spread over the whole vocabulary; it is in the loss that is reported."""
     z_loss: NonNegative = 0.0
     """Factor of the mean squared logarithm of the softmax's denominator, which keeps logits small; it is in
     the loss that is reported."""
     seed: Whole = 1
-    """Decides initial weights and data order."""
+    """Decides initial weights, data order and what dropout drops."""
     optimizer: OptimizerSection = field(default_factory=OptimizerSection)
     """The optimizer and its numbers."""
     schedule: ScheduleSection = field(default_factory=ScheduleSection)

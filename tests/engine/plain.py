@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -104,22 +105,56 @@ def mlp(x: torch.Tensor, w: Weights, prefix: str, plan: Plan) -> torch.Tensor:
     return linear(F.gelu(up, approximate=kind), w, f"{prefix}.down")
 
 
-def logits_of(w: Weights, plan: Plan, tokens: torch.Tensor) -> torch.Tensor:
+U64, U32 = np.uint64, np.uint32
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser."""
+    x = (x ^ (x >> U64(30))) * U64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> U64(27))) * U64(0x94D049BB133111EB)
+    return x ^ (x >> U64(31))
+
+
+def kept(shape: tuple[int, ...], plan: Plan, step: int, site: int) -> torch.Tensor:
+    """The mask law over a whole global batch [B, T, H], in unsigned numbers."""
+    first = places(plan, step).start
+    start = mix(np.full(1, (plan.training.seed + GOLDEN) % 2**64, U64))
+    sample = mix(start + np.arange(first, first + shape[0], dtype=U64) + U64(GOLDEN))
+    token = mix(sample[:, None] + np.arange(shape[1], dtype=U64) + U64(GOLDEN))
+    row = mix(token + U64((site + 1) * GOLDEN % 2**64))[..., None]
+    column = mix(np.arange(1, shape[2] + 1, dtype=U64) * U64(GOLDEN)).astype(U32)
+    x = (column ^ row.astype(U32)) * U32(0x7FEB352D)
+    spread = (x.astype(np.int32) >> 15).astype(U32)
+    bits = ((x ^ spread) + (row >> U64(32)).astype(U32)) * U32(0x846CA68B)
+    return torch.from_numpy(bits.astype(np.int32) / 2**32 + 0.5 >= plan.model.dropout)
+
+
+def dropped(x: torch.Tensor, plan: Plan, step: int | None, site: int) -> torch.Tensor:
+    if step is None or not plan.model.dropout:
+        return x
+    return x * kept(tuple(x.shape), plan, step, site) / (1 - plan.model.dropout)
+
+
+def logits_of(w: Weights, plan: Plan, tokens: torch.Tensor, step: int | None = None) -> torch.Tensor:
     x = w["embedding.weight"][tokens[:, :-1]]
     if plan.model.scale_embeddings:
         x = x * plan.model.hidden_size**0.5
     if plan.model.position == "learned":
         x = x + w["positions.weight"][: x.shape[1]]
+    x = dropped(x, plan, step, 0)
     for block in range(plan.model.num_layers):
         prefix = f"layers.{block}"
-        y = x + attention(norm(x, w, f"{prefix}.attention_norm", plan), w, f"{prefix}.attention", plan)
+        y = attention(norm(x, w, f"{prefix}.attention_norm", plan), w, f"{prefix}.attention", plan)
+        y = x + dropped(y, plan, step, 2 * block + 1)
         read = x if plan.model.block == "parallel" else y
-        x = y + mlp(norm(read, w, f"{prefix}.mlp_norm", plan), w, f"{prefix}.mlp", plan)
+        z = mlp(norm(read, w, f"{prefix}.mlp_norm", plan), w, f"{prefix}.mlp", plan)
+        x = y + dropped(z, plan, step, 2 * block + 2)
     return (norm(x, w, "final_norm", plan) @ w["head.weight"].t()).float().flatten(0, 1)
 
 
-def loss_of(w: Weights, plan: Plan, tokens: torch.Tensor) -> torch.Tensor:
-    logits, wish = logits_of(w, plan, tokens), plan.training
+def loss_of(w: Weights, plan: Plan, tokens: torch.Tensor, step: int | None = None) -> torch.Tensor:
+    logits, wish = logits_of(w, plan, tokens, step), plan.training
     loss = F.cross_entropy(logits, tokens[:, 1:].flatten(), label_smoothing=wish.label_smoothing)
     return loss + wish.z_loss * logits.exp().sum(-1).log().pow(2).mean()
 
@@ -152,14 +187,18 @@ def batch_size(plan: Plan, consumed: int) -> int:
     )
 
 
-def global_batch(plan: Plan, step: int) -> torch.Tensor:
-    source = source_of(plan)
+def places(plan: Plan, step: int) -> range:
     done = 0
     for _ in range(step):  # as Megatron-LM looks at the samples consumed before each step
         size = batch_size(plan, done)
         done += size
-    places = range(done - size, done)
-    rows = [source.sample(sample_index(p, num_samples=source.num_samples, seed=source.seed)) for p in places]
+    return range(done - size, done)
+
+
+def global_batch(plan: Plan, step: int) -> torch.Tensor:
+    source = source_of(plan)
+    indices = (sample_index(p, num_samples=source.num_samples, seed=source.seed) for p in places(plan, step))
+    rows = [source.sample(index) for index in indices]
     return torch.stack([torch.from_numpy(row) for row in rows])
 
 
@@ -185,7 +224,7 @@ def train(plan: Plan, steps: int, *, left_out: tuple[int, ...] = ()) -> list[Ste
     result = []
     for step in range(1, steps + 1):
         weights = cast(masters, dtype)
-        loss = loss_of(weights, plan, global_batch(plan, step))
+        loss = loss_of(weights, plan, global_batch(plan, step), step)
         for value in unique.values():
             value.grad = None
         (loss * scale).backward()

@@ -88,6 +88,7 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "shape": tuple(SHAPES),
     "chunk_size": ("none", 7),  # no micro-batch has a multiple of 7 tokens
     "shaped": (False, True),
+    "dropout": (0.0, 0.1),
 }
 """What a layout leaves open; `several` micro-batches, a `shaped` loss."""
 
@@ -121,6 +122,9 @@ class Case:
     """Of two, the first loss scale (fp16)."""
     least_power: int = 0
     static_scale: bool = False
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    compile: bool = False
     evaluate: int = EVALUATED
     """Sequences of the evaluation after step 2; 0: there is none."""
     sabotage: str = ""
@@ -144,6 +148,8 @@ class Case:
         names += [f"chunk{self.chunk_size}"] + ["shaped"] * bool(self.label_smoothing or self.z_loss)
         names += [self.optimizer] * (self.optimizer != "adamw")
         names += [f"scale{self.scale_power}"] * (self.precision == "fp16") + ["static"] * self.static_scale
+        names += ["dropout"] * bool(self.dropout) + ["attention_dropout"] * bool(self.attention_dropout)
+        names += ["compiled"] * self.compile
         names += ["ramp"] * bool(self.ramp) + ["unevaluated"] * (not self.evaluate)
         return "-".join(names + [self.sabotage.replace(" ", "_")] * bool(self.sabotage))
 
@@ -152,7 +158,13 @@ def plan_of(case: Case) -> Plan:
     # Eight tensor shards need eight key-value heads; elsewhere two query heads share one.
     heads = 8 if case.tp == 8 else 4
     model = ModelSpec(
-        family=case.shape, num_kv_heads=heads, tie_embeddings=case.tied, **SHAPES[case.shape], **SIZES
+        family=case.shape,
+        num_kv_heads=heads,
+        tie_embeddings=case.tied,
+        dropout=case.dropout,
+        attention_dropout=case.attention_dropout,
+        **SHAPES[case.shape],
+        **SIZES,
     )
     layout = Layout(
         dp=case.dp,
@@ -182,6 +194,7 @@ def plan_of(case: Case) -> Plan:
         batch_ramp=None
         if case.ramp is None
         else BatchRampSection(start=case.ramp[0], increment=case.ramp[1], samples=case.ramp[2]),
+        compile=case.compile,
     )
     stages = tuple(
         StagePlan(

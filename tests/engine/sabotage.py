@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,9 +10,11 @@ import pytest
 import torch
 from deepspeed.pipe import PipelineModule
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from partrain.data import tokens
-from partrain.engine import evaluation, initial, muon, tensor_parallel
+from partrain.data.order import positions
+from partrain.engine import dropout, evaluation, initial, modules, muon, tensor_parallel
 from partrain.engine.loss import HeadOutput, Loss
 from partrain.layout.layout import Layout
 from partrain.model.weights import Weight
@@ -45,6 +47,22 @@ def _mean_of_all(loss: Loss, output: HeadOutput, labels_BT: Tensor) -> Tensor:
     return loss.of_tokens(output, labels_BT.clamp(min=0)).double().mean()
 
 
+def _first_tokens(region: tensor_parallel.Region, length: int) -> slice:
+    return slice(0, length // region.group.size)
+
+
+def _first_replicas(step: int, layout: Layout, *, replica: int, micro_batch: int, first: int) -> range:
+    return positions(step, layout, replica=0, micro_batch=micro_batch, first=first)
+
+
+def _newly_drawn(function: Callable[..., Tensor], x: Tensor, given: modules.Given) -> Tensor:
+    if given.after_mlp is None:  # an evaluation drops nothing
+        return function(x, given)
+    shifted = dropout.Mask(given.after_mlp.row_BS2 + 1, given.after_mlp.column_H)
+    states = iter((given, given._replace(after_mlp=shifted)))
+    return checkpoint(lambda x: function(x, next(states)), x, use_reentrant=False)
+
+
 FAULTS: dict[str, list[tuple[object, str, object]]] = {
     "": [],
     "unmarked shard": [(tensor_parallel, "mark", _unmarked), (initial, "mark", _unmarked)],
@@ -54,6 +72,9 @@ FAULTS: dict[str, list[tuple[object, str, object]]] = {
     "momentum not gathered": [(muon, "_gathered", _own_shard)],
     "filling of evaluation counted": [(evaluation, "mean_of_labelled", _mean_of_all)],
     "data off by one sample": [(tokens, "positions", _one_later)],
+    "one dropout stream for all tensor ranks": [(tensor_parallel.Region, "tokens", _first_tokens)],
+    "one dropout stream for all replicas": [(dropout, "positions", _first_replicas)],
+    "dropout drawn again on recompute": [(modules, "_recomputed", _newly_drawn)],
 }
 
 

@@ -44,13 +44,14 @@ FP32 = [
         Case(ramp=(4, 4, 40), steps=7, **knobs)
         for knobs in (
             {"pp": 3, "num_micro_batches": 6, "tied": True},
-            {"dp": 2, "pp": 2, "num_micro_batches": 6},
+            {"dp": 2, "pp": 2, "num_micro_batches": 6, "dropout": 0.1},
             {"tp": 2, "zero": 0, "num_micro_batches": 6},
             {"dp": 2, "zero": 2, "num_micro_batches": 6},
             {"dp": 2, "zero": 2, "offload": "optimizer", "num_micro_batches": 6},
             {"dp": 2, "zero": 3, "offload": "parameters", "num_micro_batches": 6},
         )
     ),
+    Case(tp=2, compile=True, sequence_parallel=True, dropout=0.1, recompute="full", num_micro_batches=3),
 ]
 BF16 = [
     Case(precision="bf16", steps=10, **knobs)
@@ -64,7 +65,7 @@ BF16 = [
         {"tp": 2, "chunk_size": 7, "label_smoothing": 0.1, "z_loss": 1e-2, "tied": True},
         {"dp": 2, "pp": 2, "tp": 2, "num_micro_batches": 3},
         {"dp": 2, "pp": 2, "tp": 2, "sequence_parallel": True, "recompute": "selective", "tied": True},
-        {"dp": 2, "zero": 2, "num_micro_batches": 4},
+        {"dp": 2, "zero": 2, "num_micro_batches": 4, "dropout": 0.1},
         {"dp": 2, "zero": 3, "num_micro_batches": 4, "offload": "parameters", "tied": True},
         {"tp": 2, "zero": 2, "num_micro_batches": 3, "offload": "optimizer", "shape": "gpt2"},
         {"dp": 2, "tp": 2, "zero": 3, "sequence_parallel": True, "num_micro_batches": 3, "recompute": "full"},
@@ -123,8 +124,11 @@ CONTROLS = [
     Case(pp=2, tied=True, sabotage="tied gradient not summed"),
     Case(dp=2, sabotage="data off by one sample"),
     Case(tp=2, optimizer="muon", sabotage="momentum not gathered"),
-    Case(dp=3, optimizer="muon", sabotage="momentum not gathered"),
+    Case(dp=3, optimizer="muon", steps=10, sabotage="momentum not gathered"),
     Case(dp=2, num_micro_batches=2, sabotage="filling of evaluation counted"),
+    Case(tp=2, sequence_parallel=True, dropout=0.1, sabotage="one dropout stream for all tensor ranks"),
+    Case(dp=2, dropout=0.1, sabotage="one dropout stream for all replicas"),
+    Case(dropout=0.1, recompute="full", sabotage="dropout drawn again on recompute"),
 ]
 
 
@@ -142,6 +146,7 @@ def reference(case: Case) -> list[plain.Step]:
 def expected(case: Case) -> list[plain.Step]:
     """What the plain loop gives for the case's model and numbers; its layout plays no part."""
     numbers = ("shape", "tied", "precision", "grad_clip", "label_smoothing", "z_loss", "optimizer", "ramp")
+    numbers += ("dropout",)
     same = Case(evaluate=case.evaluate or EVALUATED, **{name: getattr(case, name) for name in numbers})
     return reference(replace(same, tp=8 if case.tp == 8 else 1))[: case.steps]
 
@@ -231,7 +236,7 @@ def test_the_cases_cover_every_layout_and_every_pair_of_knobs() -> None:
         others = {"recompute": case.recompute, "tied": case.tied, "shape": case.shape}
         others |= {"chunk_size": case.chunk_size, "shaped": case.z_loss > 0}
         others |= {"sequence_parallel": case.sequence_parallel, "zero": case.zero}
-        others |= {"offload": case.offload}
+        others |= {"offload": case.offload, "dropout": case.dropout}
         met |= set(pairs({**axes, **others, "several": case.num_micro_batches > 1}))
     assert wanted - impossible <= met
     assert {case.dp for case in FP32} >= {1, 2, 3, 4, 6, 8}

@@ -47,6 +47,7 @@ def run(plan: Plan, steps: int) -> dict[str, Any]:
         replica = coordinate_of(rank, plan.layout).dp
         set_batch_size(engine, phase_at(step, wish, plan.layout).batch)
         micro_batches = batches(sources.train, plan, step=step, replica=replica, device=CPU)
+        engine.samples.begin(step)
         done = train_step(engine, micro_batches, lr=lr)
         result.append((done.loss, done.grad_norm))
         if scaler:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from partrain.layout.rules import Proposal
+from partrain.layout.proposal import Proposal
 from partrain.spec.catalog import node
 from partrain.spec.facts import MachineFacts
 from partrain.spec.model import ModelSection, ModelSpec

@@ -58,3 +58,9 @@ def test_offload_on_a_cpu_is_said_to_save_nothing() -> None:
     sentence = "offload=optimizer saves nothing on a CPU, whose memory is the host's"
     assert note(machine=CPU, zero=2, offload="optimizer") == sentence
     assert notes(proposal(dp=8, zero=2, offload="optimizer")) == ()
+
+
+def test_attention_dropout_is_said_to_depend_on_the_layout() -> None:
+    sentence = note(dp=8, model=model("llama-3.1-8b", attention_dropout=0.1))
+    assert sentence.startswith("attention_dropout=0.1: which probabilities are dropped depends on the layout")
+    assert notes(proposal(dp=8, model=model("llama-3.1-8b", dropout=0.1))) == ()

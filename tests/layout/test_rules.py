@@ -238,3 +238,41 @@ def test_every_reason_names_key_paths_of_a_job() -> None:
 
 def test_each_rule_is_in_the_table_once() -> None:
     assert len(set(RULES)) == len(RULES)
+
+
+def test_zero_3_and_attention_dropout_stand_against_compiling() -> None:
+    assert reasons(proposal(compile=True, zero=2)) == ()
+    assert only(compile=True, zero=3).fix == "compile: false, or zero: 2"
+    dropping = model("llama-3.1-8b", attention_dropout=0.1)
+    assert reasons(proposal(model=dropping)) == ()
+    assert only(model=dropping, compile=True).fix == "compile: false, or attention_dropout: 0"
+
+
+@pytest.mark.parametrize(
+    ("changed", "because"),
+    [
+        ({"precision": "fp32"}, "precision=fp32: on GPUs the kernel is for 16 bits"),
+        ({"model": model("mistral-7b-v0.1", sliding_window=64)}, "sliding_window=64, which needs a mask"),
+        ({"model": model("tiny", head_size=320)}, "head_size=320: 256 is its widest"),
+        (
+            {"machine": CPU, "precision": "fp32", "model": model("tiny", attention_dropout=0.1)},
+            "attention_dropout=0.1 on a CPU",
+        ),
+    ],
+)
+def test_flash_attention_has_limits(changed: dict[str, Any], because: str) -> None:
+    reason = only(attention="flash", **changed)
+    assert reason.message == f"attention=flash does not go with {because}"
+    assert reasons(proposal(attention="math", **changed)) == ()
+
+
+def test_flash_attention_takes_what_has_no_such_thing() -> None:
+    assert reasons(proposal(attention="flash")) == ()
+    assert reasons(proposal(attention="flash", model=model("mistral-7b-v0.1"))) == ()  # its window is longer
+    assert reasons(proposal(attention="flash", machine=CPU, precision="fp32")) == ()
+
+
+def test_what_cpus_lack_is_refused_there() -> None:
+    assert only(machine=CPU, attention="efficient").paths[0] == "training.attention"
+    assert only(machine=CPU, tf32=True).fix == "tf32: false"
+    assert reasons(proposal(attention="efficient", tf32=True)) == ()

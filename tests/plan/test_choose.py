@@ -52,6 +52,8 @@ def test_every_auto_says_why() -> None:
         "training.precision",
         "training.recompute",
         "training.micro_batch_size",
+        "training.compile",
+        "training.attention",
     }
 
 
@@ -153,3 +155,20 @@ def test_an_auto_loss_says_what_was_weighed() -> None:
     assert plan.origins["training.loss_chunk_size"] == (
         "auto: a token's logits take 751.5 KiB, the last stage's blocks keep 256.0 KiB"
     )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "compiled", "why"),
+    [
+        ((), True, "auto: on GPUs"),
+        (("parallel.zero=3",), False, "auto: compile=true does not go with zero=3"),
+        (("model.attention_dropout=0.1",), False, "auto: compile=true does not go with attention_dropout"),
+    ],
+)
+def test_blocks_are_compiled_on_gpus_where_that_is_legal(
+    overrides: tuple[str, ...], compiled: bool, why: str
+) -> None:
+    choice = chosen(*overrides, machine=GPUS)
+    assert (choice.proposal.compile, choice.origins["training.compile"]) == (compiled, why)
+    assert not chosen(*overrides).proposal.compile
+    assert chosen("training.compile=true").proposal.compile

@@ -58,6 +58,8 @@ def test_the_rules_of_layouts_hold_for_plans() -> None:
     assert found["layout.zero"] == "zero=0 does not go with a pipeline (pp=2)"
     found = faults(layout__offload="parameters")
     assert found["layout.offload"] == "offload=parameters does not go with zero=1"
+    found = faults(training__tf32=True, training__attention="efficient", training__compile=True)
+    assert set(found) == {"training.tf32", "training.attention"}
 
 
 def test_the_optimizer_of_a_plan_has_the_numbers_it_reads() -> None:

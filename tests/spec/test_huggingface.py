@@ -1,6 +1,7 @@
 """Configs of published models, as their files have them, against the presets; and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,9 @@ def messages(**fields: Any) -> list[str]:
 )
 def test_a_published_config_is_the_preset(config: dict[str, Any], preset: str, tmp_path: Path) -> None:
     file = written(config, tmp_path)
-    assert model(hf=str(file)) == model(hf=str(tmp_path)) == model(preset=preset)
+    # gpt2 was trained with dropout, which its config states and the preset leaves to the job
+    rates = {"dropout": config.get("resid_pdrop", 0.0), "attention_dropout": config.get("attn_pdrop", 0.0)}
+    assert model(hf=str(file)) == model(hf=str(tmp_path)) == replace(model(preset=preset), **rates)
 
 
 def test_a_field_given_beside_a_config_replaces_its_value(tmp_path: Path) -> None:
@@ -194,3 +197,19 @@ def test_a_config_that_is_none_is_told(tmp_path: Path) -> None:
 
 def test_a_preset_and_a_config_together_are_refused(tmp_path: Path) -> None:
     assert messages(hf=str(written(GPT2, tmp_path)), preset="gpt2") == ["both preset and hf came"]
+
+
+def test_dropout_is_read_as_it_stands() -> None:
+    fields, reasons = fields_of_config(GPT2)
+    assert reasons == ()
+    assert (fields["dropout"], fields["attention_dropout"]) == (0.1, 0.1)
+    fields, reasons = fields_of_config({**QWEN3_8B, "attention_dropout": 0.2})
+    assert (fields["attention_dropout"], reasons) == (0.2, ())
+
+
+def test_dropout_that_no_field_stands_for_is_refused() -> None:
+    (reason,) = fields_of_config({**GPT2, "embd_pdrop": 0.2})[1]
+    assert (reason.message, reason.allowed) == ("embd_pdrop: 0.2 came", "0.1, as resid_pdrop")
+    (reason,) = fields_of_config({**QWEN3_8B, "hidden_dropout": 0.1})[1]
+    assert reason.message == "hidden_dropout: 0.1 came, which no field of a model stands for"
+    assert fields_of_config({**QWEN3_8B, "hidden_dropout": 0.0, "classifier_dropout": 0.1})[1] == ()
