@@ -212,6 +212,7 @@ def train(plan: Plan, steps: int, *, left_out: tuple[int, ...] = ()) -> list[Ste
     The updates of the steps `left_out` are not made. In fp16 the loss is scaled by a thousand, so that no
     gradient vanishes or overflows; norms are those of the loss itself.
     """
+    torch.set_num_threads(1)  # the products are small, and a second thread waits for any other process
     wish, masters = plan.training.optimizer, first_weights(plan)
     dtype, scale = DTYPES[plan.training.precision]
     masters = {name: value.to(dtype).float().requires_grad_() for name, value in masters.items()}
