@@ -29,6 +29,7 @@ THIRD_PARTIES = {
     "spec/tree.py": {"yaml"},
     "model": set(),
     "layout": set(),
+    "cost": set(),
     "plan": set(),
     "run": set(),
     "data": {"numpy"},
