@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+WAITING = "of other micro-batches"
+"""How names of terms end whose bytes wait for their backward pass while another micro-batch is in work."""
+
 
 @dataclass(frozen=True)
 class Term:
@@ -32,6 +35,11 @@ class Moment:
     def bytes(self) -> int:
         """The sum of the terms."""
         return sum(term.bytes for term in self.terms)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that wait while another micro-batch is in work."""
+        return sum(term.bytes for term in self.terms if term.name.endswith(WAITING))
 
     @property
     def by_name(self) -> Mapping[str, int]:

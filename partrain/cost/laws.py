@@ -68,6 +68,8 @@ class Wrapper:
     offload: str
     states: int = 8
     """Bytes of optimizer states a parameter: two moments in fp32 for Adam."""
+    master: int = 4
+    """Bytes of a master weight."""
 
 
 def law_of(wrapper: Wrapper) -> Law:
@@ -93,7 +95,7 @@ def law_of(wrapper: Wrapper) -> Law:
 def _optimizer_rows(wrapper: Wrapper, *, quantity: str, host: bool = False) -> tuple[Row, ...]:
     """Master weights and states; the states come with the first step."""
     return (
-        Row("master weights", 4, quantity, BUILT, shared=True, on_host=host),
+        Row("master weights", wrapper.master, quantity, BUILT, shared=True, on_host=host),
         Row("optimizer states", wrapper.states, quantity, ALWAYS, shared=True, on_host=host),
     )
 
@@ -210,6 +212,14 @@ def _zero_2(wrapper: Wrapper, low: int) -> Law:
     )
 
 
+def _sub_group(wrapper: Wrapper, accumulate: int) -> tuple[Row, ...]:
+    """A sub-group's gradients are flattened, and converted where the master weights have another format."""
+    step = _phases("step")
+    flat = Row("gradients of a sub-group, flat", accumulate, "sub group", step, shared=True)
+    wide = Row("the same in the master weights' format", wrapper.master, "sub group", step, shared=True)
+    return (flat, wide) if accumulate != wrapper.master else (flat,)
+
+
 def _zero_3(wrapper: Wrapper, low: int) -> Law:
     """Everything is a share; layers are gathered whole while they work."""
     host, parameters_away = wrapper.offload != "none", wrapper.offload == "parameters"
@@ -229,16 +239,13 @@ def _zero_3(wrapper: Wrapper, low: int) -> Law:
                 if host
                 else ()
             ),
-            Row("master weights, copied", 4, "sub group", _phases("construction"), shared=True),
+            Row("master weights, copied", wrapper.master, "sub group", _phases("construction"), shared=True),
             Row("reduction bucket", low, "bucket", BUILT),
             Row("gathered weights", low, "gathered", walk | {"evaluation"}),
             Row("weights on their way", low, "gathering", walk | {"evaluation"}),
-            Row("bucket, flattened to be reduced", low, "filled", _phases("first backward", "backward")),
-            *(
-                ()
-                if host
-                else (Row("gradients of a sub-group, flat", 4, "sub group", _phases("step"), shared=True),)
-            ),
+            Row("bucket, flattened to be reduced", low, "overflow", _phases("first backward", "backward")),
+            Row("bucket, flattened to be reduced", low, "filled", _phases("accumulation")),
+            *(() if host else _sub_group(wrapper, accumulate)),
             Row("a gradient in fp64 for the norm", 8, "largest sharded", _phases("norm")),
         ),
         gradients_stay=False,

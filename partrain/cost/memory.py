@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from partrain.cost.constants import COMMUNICATOR_BYTES, CONTEXT_BYTES, RESERVE
+from partrain.cost.constants import COMMUNICATOR_BYTES, CONTEXT_BYTES, HOLES, RESERVE
 from partrain.cost.estimate import Estimate, Moment, StageEstimate, Term
 from partrain.cost.laws import Law, Wrapper, law_of
 from partrain.cost.quantities import Buckets, quantities
@@ -202,7 +202,7 @@ class _Job:
         work = self.stage_work(stage)
         found = moments(work)
         worst = max(found, key=lambda moment: moment.bytes)
-        reserve, outside = self.reserve(worst, work), self.outside()
+        reserve, outside = self.reserve(found), self.outside()
         return StageEstimate(
             stage=stage,
             first=first,
@@ -219,9 +219,12 @@ class _Job:
         alike = {row.name for row in work.law.rows if not row.shared}
         return 0 if self.layout.dp == 1 else sum(term.bytes for term in moment.terms if term.name in alike)
 
-    def reserve(self, moment: Moment, work: StageWork) -> int:
+    def reserve(self, found: tuple[Moment, ...]) -> int:
         """Bytes the caching allocator holds beyond the peak; none on CPUs."""
-        return 0 if self.machine.device == "cpu" else int(moment.bytes * RESERVE.value)
+        if self.machine.device == "cpu":
+            return 0
+        reserved = max(moment.bytes * (1 + RESERVE.value) + moment.waiting * HOLES.value for moment in found)
+        return int(reserved) - max(moment.bytes for moment in found)
 
     def outside(self) -> int:
         """Bytes of the context and the communicators: the world, and a group along each axis."""

@@ -53,6 +53,8 @@ def quantities(groups: Sequence[Sequence[int]], *, dp: int, buckets: Buckets) ->
     flattened, sent = _flattened(flat if len(groups) > 1 else [rank])
     persistent = sum(numel for numel in weights if numel <= buckets.persistence)
     gathered, largest_share = rank - persistent, -(-largest // dp)
+    # used again, backward, within so many parameters: those of the last layers stay from forward to backward
+    kept = buckets.max_reuse // 2 + largest + buckets.prefetch
     return {
         "rank": rank,
         "flat": sum(flat),
@@ -69,9 +71,9 @@ def quantities(groups: Sequence[Sequence[int]], *, dp: int, buckets: Buckets) ->
         "sharded": sum(sharded),
         "largest sharded": largest_share,
         "persistent": persistent,
-        "gathered": min(gathered, buckets.max_reuse // 2 + largest + buckets.prefetch) if dp > 1 else 0,
-        "gathering": min(gathered, max(largest, buckets.prefetch)) if dp > 1 else 0,
-        "sub group": max(min(size, buckets.sub_group + largest_share) for size in sharded),
+        "gathered": min(gathered, kept) if dp > 1 else 0,
+        "gathering": max(largest, buckets.prefetch) if dp > 1 and gathered > kept else 0,
+        "sub group": max(_sub_group(group, dp, buckets.sub_group) for group in groups),
     }
 
 
@@ -93,6 +95,16 @@ def _flattened(tensors: Sequence[int]) -> tuple[int, int]:
     found += [held] if held else []
     copies = [(sum(bucket) if len(bucket) > 1 else 0, sum(bucket)) for bucket in found]
     return max(copies, key=lambda copy: 2 * copy[0] + copy[1])
+
+
+def _sub_group(group: Sequence[int], dp: int, limit: int) -> int:
+    """Elements of the largest sub-group's share: one is closed by the weight that takes it to the limit."""
+    largest = held = 0
+    for numel in group:
+        held += -(-numel // dp)
+        largest = max(largest, held)
+        held = 0 if held >= limit else held
+    return largest
 
 
 def _owned(group: Sequence[int], share: int, dp: int) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from partrain.cost.estimate import Moment, Term
+from partrain.cost.estimate import WAITING, Moment, Term
 from partrain.cost.laws import Law, Phase, Row
 from partrain.cost.walk import Peak, Walk, walk
 from partrain.model.tape import Tape
@@ -134,13 +134,13 @@ def _in_flight(work: StageWork, others: int) -> tuple[Term, ...]:
     if not others:
         return ()
     waiting = Term(
-        "activations of other micro-batches",
+        f"activations {WAITING}",
         others * kept,
         f"{others} x {format_bytes(kept)} that the layers keep of one",
     )
     beside = (
         Term(
-            f"{term.name} of other micro-batches",
+            f"{term.name} {WAITING}",
             others * term.bytes,
             f"{others} x {term.formula}",
             term.source,
