@@ -138,19 +138,8 @@ class _Layers:
 
     def linear(self, name: str, layer: int, *, reads: str, makes: str, width: int) -> Op:
         """A matrix product; its weight is a parameter, and kept anyway."""
-        size, weight = self.share.inside * width * self.share.each, self.weight(layer, name)
-        bias = self.bias_work(self.share.inside * width) if self.has_bias(layer, name) else 0
-        return Op(name, (reads,), makes, size, keeps=(reads,), weight=weight, backward_work=bias)
-
-    def has_bias(self, layer: int, name: str) -> bool:
-        """Whether a bias is added inside the region."""
-        found = {weight.name for weight in decoder_weights(self.model) if weight.layer == layer}
-        split = self.share.tp == 1 or not name.endswith(("output", "down"))
-        return split and any(known.endswith(f"{name}.bias") for known in found)
-
-    def bias_work(self, elements: int) -> int:
-        """Bytes of the copy in fp32 that a CPU makes of a 16-bit gradient to sum it."""
-        return elements * self.profile.bias_work if self.share.each == 2 else 0
+        size = self.share.inside * width * self.share.each
+        return Op(name, (reads,), makes, size, keeps=(reads,), weight=self.weight(layer, name))
 
     def row(self, name: str, layer: int, *, reads: str, makes: str) -> Iterator[Op]:
         """A matrix product that leaves the region; its bias is added after the sum."""
@@ -160,8 +149,7 @@ class _Layers:
         yield self.linear(name, layer, reads=reads, makes=first, width=self.model.hidden_size)
         yield from summed
         if made != makes:
-            work = self.bias_work(self.share.outside * self.model.hidden_size)
-            yield Op(f"{name} bias", (made,), makes, self.residual, passes=(made,), backward_work=work)
+            yield Op(f"{name} bias", (made,), makes, self.residual, passes=(made,))
 
     def embedding(self) -> Tape:
         """Layer 0."""
@@ -308,7 +296,7 @@ class _Layers:
         work = first + (size * rows * (4 + low) if slices > 1 else 0)
         weight = rows * model.hidden_size
         summed = 4 if slices > 1 else each
-        product = weight * each if slices > 1 else 0
+        product = weight * each if summed != each else 0
         return Op(
             "loss",
             (reads,),

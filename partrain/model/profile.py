@@ -55,8 +55,6 @@ class RuntimeProfile:
     """(rmsnorm, zero_centered or layernorm; precision) -> its kernel."""
     attention: tuple[AttentionKernel, ...]
     """In the order in which they are tried."""
-    bias_work: int
-    """Bytes an element of a 16-bit gradient while it is summed to that of a bias."""
     block_bytes: int
     """Every tensor takes a multiple of this."""
     workspace_bytes: int
@@ -82,7 +80,6 @@ CPU = RuntimeProfile(
             name="flash on CPUs", precisions=("fp32", "bf16", "fp16"), takes_groups=True, takes_mask=True
         ),
     ),
-    bias_work=4,
     block_bytes=1,
     workspace_bytes=0,
     source="torch 2.13: what each operator saves on a CPU, and the allocator's events around it",
@@ -120,7 +117,6 @@ GPU = RuntimeProfile(
             keeps_scores=True,
         ),
     ),
-    bias_work=0,
     block_bytes=512,
     workspace_bytes=2 * 32 * 2**20,
     source=(
