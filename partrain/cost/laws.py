@@ -68,6 +68,8 @@ class Wrapper:
     offload: str
     states: int = 8
     """Bytes of optimizer states a parameter: two moments in fp32 for Adam."""
+    gloo: bool = False
+    """Whether collectives are gloo's, on CPUs, which copies what it scatters."""
     master: int = 4
     """Bytes of a master weight."""
 
@@ -93,7 +95,7 @@ def law_of(wrapper: Wrapper) -> Law:
 
 
 def _optimizer_rows(wrapper: Wrapper, *, quantity: str, host: bool = False) -> tuple[Row, ...]:
-    """Master weights and states; the states come with the first step."""
+    """Master weights, beside fp32 weights too, and states, which come with the first step."""
     return (
         Row("master weights", wrapper.master, quantity, BUILT, shared=True, on_host=host),
         Row("optimizer states", wrapper.states, quantity, ALWAYS, shared=True, on_host=host),
@@ -170,13 +172,8 @@ def _zero_2(wrapper: Wrapper, low: int) -> Law:
     gradients: tuple[Row, ...]
     if compact:
         gradients = (
-            Row(
-                "gradients of this rank's share in fp32",
-                4,
-                "share",
-                TO_STEP | {"first backward"},
-                shared=True,
-            ),
+            Row("gradients of this rank's share in fp32", 4, "share", TO_STEP, shared=True),
+            Row("the same, as buckets fill", 4, "early share", _phases("first backward"), shared=True),
         )
     else:
         gradients = (
@@ -204,7 +201,7 @@ def _zero_2(wrapper: Wrapper, low: int) -> Law:
             *offloaded,
             Row("reduction bucket", low, "bucket", BACKWARD),
             Row("bucket, flattened to be reduced", low, "overflow", _phases("first backward", "backward")),
-            Row("bucket, flattened to be reduced", low, "filled", _phases("accumulation")),
+            Row("bucket, flattened to be reduced", low, "filled", _phases("reduction")),
             Row("a gradient in fp64 for the norm", 8, "largest owned", _phases("norm")),
         ),
         gradients_stay=False,
@@ -224,6 +221,8 @@ def _zero_3(wrapper: Wrapper, low: int) -> Law:
     """Everything is a share; layers are gathered whole while they work."""
     host, parameters_away = wrapper.offload != "none", wrapper.offload == "parameters"
     accumulate = BYTES[wrapper.grad_accum]
+    scattered = Row("bucket, copied by gloo", low, "filled", _phases("accumulation"))
+    gloo = (scattered,) if wrapper.gloo else ()
     walk = _phases("first forward", "first backward", "forward", "backward")
     return Law(
         name="ZeRO stage 3",
@@ -245,6 +244,7 @@ def _zero_3(wrapper: Wrapper, low: int) -> Law:
             Row("weights on their way", low, "gathering", walk | {"evaluation"}),
             Row("bucket, flattened to be reduced", low, "overflow", _phases("first backward", "backward")),
             Row("bucket, flattened to be reduced", low, "filled", _phases("accumulation")),
+            *gloo,
             *(() if host else _sub_group(wrapper, accumulate)),
             Row("a gradient in fp64 for the norm", 8, "largest sharded", _phases("norm")),
         ),

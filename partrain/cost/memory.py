@@ -92,6 +92,7 @@ class _Job:
                 grad_accum=accumulate,
                 pipeline=self.is_pipelined,
                 offload=layout.offload,
+                gloo=self.machine.device == "cpu",
                 states=work.optimizer_states,
             )
         )
@@ -141,8 +142,10 @@ class _Job:
             fill=fill,
             num_micro_batches=layout.num_micro_batches,
             always=always,
+            on_host=self.machine.device == "cpu",
             each=each,
             arriving=0 if is_last else layers[-1][0].output_size,
+            replaced=sum(term.bytes for term in lingering) // min(2, layout.num_micro_batches),
             lingering=lingering,
         )
 
@@ -194,6 +197,14 @@ class _Job:
             lingering = [
                 Term("outputs of the last stage, never cleared", slots * size, f"{slots} buffers", PIPE)
             ]
+            if not is_first:
+                inputs = Term(
+                    "inputs that their graphs refer to, and gradients",
+                    2 * slots * residual,
+                    f"{slots} x 2",
+                    PIPE,
+                )
+                lingering.append(inputs)
         return tuple(term for term in always if term.bytes), tuple(each), tuple(lingering)
 
     def stage(self, stage: int) -> StageEstimate:

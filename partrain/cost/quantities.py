@@ -59,6 +59,7 @@ def quantities(groups: Sequence[Sequence[int]], *, dp: int, buckets: Buckets) ->
         "rank": rank,
         "flat": sum(flat),
         "share": sum(size // dp for size in flat),
+        "early share": sum(size // dp for size in flat) if rank > buckets.reduce else 0,
         "largest": largest,
         "largest group": max(size // dp for size in flat),
         "owned": sum(_owned(group, size // dp, dp) for group, size in zip(groups, flat, strict=True)),

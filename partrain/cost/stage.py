@@ -28,10 +28,14 @@ class StageWork:
     num_micro_batches: int
     always: tuple[Term, ...] = ()
     """What is there from the first step on, whatever happens."""
+    on_host: bool = False
+    """Whether the device's memory is the host's, so that what is offloaded stays in it."""
     each: tuple[Term, ...] = ()
     """Of every micro-batch in flight, beside what the layers keep."""
     arriving: int = 0
     """Bytes of the gradient of the last layer's output that are part of `always`."""
+    replaced: int = 0
+    """Bytes of `lingering` that the last layer's output takes the place of, forward."""
     lingering: tuple[Term, ...] = ()
     """What the engine still refers to of micro-batches that are done, forward and backward too."""
 
@@ -69,11 +73,12 @@ def _places(layers: Layers, of: Callable[[Walk], Peak], *, growing: bool = False
         before, after = before + count * walked.held, after - count * tape.weight
 
 
-def forward_place(layers: Layers, *, keeping: bool = True) -> Place:
+def forward_place(layers: Layers, *, keeping: bool = True, replaced: int = 0) -> Place:
     """The worst place forward; without `keeping` no layer keeps anything."""
     alone = (Place(tape.name, 0, walk(tape).silent) for tape, _ in layers)
-    places = _places(layers, lambda walked: walked.forward) if keeping else alone
-    return max(places, key=lambda place: place.bytes)
+    *places, last = _places(layers, lambda walked: walked.forward) if keeping else alone
+    peak = replace(last.peak, kept=max(last.peak.kept - replaced, 0))
+    return max((*places, replace(last, peak=peak)), key=lambda place: place.bytes)
 
 
 def backward_place(layers: Layers, *, growing: bool, arriving: int = 0) -> Place:
@@ -93,12 +98,12 @@ def moments(work: StageWork) -> tuple[Moment, ...]:
 def _moments(work: StageWork) -> Iterator[Moment]:
     yield Moment("construction", _states(work, "construction"))
     deeper, later = work.fill, min(work.fill, work.num_micro_batches - 1)
-    yield _pass(work, "first forward", deeper, forward_place(work.layers))
+    yield _pass(work, "first forward", deeper, forward_place(work.layers, replaced=work.replaced))
     place = backward_place(work.layers, growing=work.law.gradients_stay, arriving=work.arriving)
     yield _pass(work, "first backward", deeper, place)
     if later:
         if work.num_micro_batches > work.fill:
-            yield _pass(work, "forward", deeper, forward_place(work.layers))
+            yield _pass(work, "forward", deeper, forward_place(work.layers, replaced=work.replaced))
         place = backward_place(work.layers, growing=False, arriving=work.arriving)
         yield _pass(work, "backward", later, place)
     waiting = _in_flight(work, work.fill - 1)
@@ -118,7 +123,8 @@ def _pass(work: StageWork, phase: Phase, fill: int, place: Place) -> Moment:
 
 def _states(work: StageWork, phase: Phase) -> tuple[Term, ...]:
     """The rows of the law at `phase`."""
-    rows = [row for row in work.law.rows if phase in row.when and not row.on_host]
+    here = (row for row in work.law.rows if work.on_host or not row.on_host)
+    rows = [row for row in here if phase in row.when]
     return tuple(term_of(row, work) for row in rows if work.quantities[row.of])
 
 

@@ -296,7 +296,7 @@ class _Layers:
         work = first + (size * rows * (4 + low) if slices > 1 else 0)
         weight = rows * model.hidden_size
         summed = 4 if slices > 1 else each
-        product = weight * each if summed != each else 0
+        product = weight * (each + self.profile.mixed_sum_work) if summed != each else 0
         return Op(
             "loss",
             (reads,),
@@ -304,7 +304,6 @@ class _Layers:
             4,
             extra=self.whole + weight * summed,
             forward_work=max(work, first + product),
-            backward_work=weight * each if summed != each else 0,
             weight=weight * each,
             ready=True,
         )

@@ -55,6 +55,8 @@ class RuntimeProfile:
     """(rmsnorm, zero_centered or layernorm; precision) -> its kernel."""
     attention: tuple[AttentionKernel, ...]
     """In the order in which they are tried."""
+    mixed_sum_work: int
+    """Bytes an element of the copy in fp32 that is made of a 16-bit tensor to add it to one in fp32."""
     block_bytes: int
     """Every tensor takes a multiple of this."""
     workspace_bytes: int
@@ -80,6 +82,7 @@ CPU = RuntimeProfile(
             name="flash on CPUs", precisions=("fp32", "bf16", "fp16"), takes_groups=True, takes_mask=True
         ),
     ),
+    mixed_sum_work=4,
     block_bytes=1,
     workspace_bytes=0,
     source="torch 2.13: what each operator saves on a CPU, and the allocator's events around it",
@@ -117,6 +120,7 @@ GPU = RuntimeProfile(
             keeps_scores=True,
         ),
     ),
+    mixed_sum_work=0,
     block_bytes=512,
     workspace_bytes=2 * 32 * 2**20,
     source=(
