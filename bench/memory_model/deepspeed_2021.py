@@ -18,6 +18,21 @@ from partrain.model.tape import Tape
 LOCAL = Kernels(fused_norm=False, scripted=True, fused_loss="none", fuses_gradients=False)
 
 
+def _bf16_law() -> Law:
+    """BF16_Optimizer of 2022, which ZeRO 0 and 1 have alike under the pipeline engine."""
+    return Law(
+        name="BF16_Optimizer",
+        rows=(
+            LawRow("parameters", 2, "rank", ALWAYS),
+            LawRow("gradients, kept and set to zero", 2, "rank", ALWAYS),
+            LawRow("gradients in fp32", 4, "rank", ALWAYS),
+            LawRow("master weights and states", 12, "share", ALWAYS, shared=True),
+        ),
+        gradients_stay=False,
+        source="deepspeed 0.6 runtime/bf16_optimizer.py",
+    )
+
+
 def _law(zero: int) -> Law:
     """ZeRO 0: the unfused fp16 wrapper, whose fp32 gradients exist next to the fp16 ones during the step.
     ZeRO 1: the same over this rank's share, whose fp16 gradients are flattened first."""
@@ -37,7 +52,7 @@ def _law(zero: int) -> Law:
 
 def pipeline_work(row: Row) -> StageWork:
     """A rank of the pipeline engine."""
-    shape, stage = shape_of(row), None
+    shape = shape_of(row)
     stage = stage_of(row, shape)
     layers = Layers(shape, LOCAL)
     common, _ = parameters(layers, stage, stage.blocks)
@@ -54,7 +69,7 @@ def pipeline_work(row: Row) -> StageWork:
     each = () if stage.is_last else (Term("output that waits for its gradient, a share", sent, "2Nh / t"),)
     return StageWork(
         layers=tuple(tapes),
-        law=_law(row.count("zero_stage", 0)),
+        law=_bf16_law() if row["precision"] == "bf16" else _law(row.count("zero_stage", 0)),
         quantities={
             "rank": common,
             "share": common // shape.dp,

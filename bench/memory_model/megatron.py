@@ -58,7 +58,10 @@ def mla_of(row: Row) -> Mla | None:
     """The five sizes that the column gives, q rank / kv rank / head / rotary / value."""
     if not row["mla"]:
         return None
-    return Mla(*(int(part) for part in row["mla"].split("/")))
+    parts = row["mla"].split("/")
+    if len(parts) != 5 or not all(part.isdigit() for part in parts):
+        raise Unusable(f"mla is {row['mla']!r}, not five sizes")
+    return Mla(*map(int, parts))
 
 
 def experts_of(row: Row) -> Experts | None:
@@ -161,6 +164,12 @@ class Layers:
             return (found, Op("order", (inner,), makes, size)) if differs else (found,)
         scores = shape.tokens * heads * shape.sequence * shape.each
         dropped = scores // shape.each + scores if shape.dropout else 0
+        if shape.recompute == "selective":
+            again = scores + dropped
+            return (
+                Op("core attention", reads, makes, size, keeps=reads, forward_work=again,
+                   backward_work=again + 2 * scores),
+            )  # fmt: skip
         return (
             Op("core attention", reads, makes, size, keeps=reads, extra=scores + dropped,
                forward_work=scores, backward_work=2 * scores),
@@ -339,7 +348,7 @@ def layers_of(row: Row, shape: Shape) -> Layers:
         fused_loss = "te" if "TE fused cross entropy" in remarks else "native"
     kernels = Kernels(
         fused_norm=not local,
-        scripted=local and row["precision"] == "fp16",
+        scripted=local and row.is_of_2021,
         fused_loss=fused_loss,
         fuses_gradients="no grad-accumulation fusion" not in remarks and not local,
     )

@@ -51,12 +51,21 @@ class Prediction:
 
 def reserve_of(row: Row) -> Constant:
     """The allocator's reserve of the time."""
-    return RESERVE_OF_2021 if "V100" in row["hardware"] else RESERVE
+    return RESERVE_OF_2021 if row.is_of_2021 else RESERVE
 
 
 def values() -> dict[str, float]:
     """The constants as they stand."""
     return {constant.name: constant.value for constant in FITTED}
+
+
+def _moments(row: Row) -> tuple[Moment, ...]:
+    """Those of a step: what is measured is the peak of training, not of construction."""
+    try:
+        found = PROFILES[row["profile"]](row)
+    except ArithmeticError as error:
+        raise Unusable(f"its numbers do not go together: {error}") from error
+    return tuple(moment for moment in found if moment.name != "construction")
 
 
 def predict(row: Row) -> Prediction:
@@ -65,7 +74,7 @@ def predict(row: Row) -> Prediction:
         raise Unusable(row["why_not"] or "not marked usable")
     if row["profile"] not in PROFILES:
         raise Unusable(f"no profile for the runtime {row['profile'] or 'that is not stated'}")
-    moments = tuple(moment for moment in PROFILES[row["profile"]](row) if moment.name != "construction")
+    moments = _moments(row)
     quantity, worst = row["quantity"], max(moments, key=lambda moment: moment.bytes)
     if quantity == "states_allocated":
         worst = next(moment for moment in moments if moment.name == "gather")

@@ -35,17 +35,25 @@ class Row:
         return self.id.rpartition("-")[0]
 
     @property
+    def is_of_2021(self) -> bool:
+        """Whether torch, Megatron-LM and DeepSpeed were those of the V100 runs of 2021."""
+        return "V100" in self["hardware"]
+
+    @property
     def measured(self) -> int:
         """Bytes."""
         return round(self.number("measured_gib") * GIB)
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number; raises Unusable where there is none and no default."""
+        """A number; `default` where nothing stands.
+
+        Raises Unusable for what is no number, and where there is neither.
+        """
         text = self[name]
-        if not re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", text):
-            if default is None:
-                raise Unusable(f"{name} is {text!r}" if text else f"{name} is not stated")
+        if not text and default is not None:
             return default
+        if not re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", text):
+            raise Unusable(f"{name} is {text!r}" if text else f"{name} is not stated")
         return float(text)
 
     def count(self, name: str, default: int | None = None) -> int:
@@ -120,6 +128,8 @@ def shape_of(row: Row) -> Shape:
     if not steps:
         steps = max(1, batch // (dp * micro)) if batch else 1
     hidden, heads = row.count("hidden"), row.count("heads")
+    if min(row.count(name) for name in ("layers", "seq", "vocab_padded")) < 1:
+        raise Unusable("a model without layers, tokens or vocabulary")
     return Shape(
         hidden=hidden,
         layers=row.count("layers"),

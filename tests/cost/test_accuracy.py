@@ -90,3 +90,12 @@ def test_the_document_has_a_line_for_each_row() -> None:
     text = as_json(JUDGED[:1], LEFT_OUT[:1])
     assert '"predicted_bytes"' in text
     assert '"reason"' in text
+
+
+@pytest.mark.parametrize("source", sorted({item.row.source for item in JUDGED}))
+def test_whatever_a_row_lacks_it_is_predicted_or_listed(source: str) -> None:
+    row = next(item.row for item in JUDGED if item.row.source == source)
+    for name in row.fields:
+        for value in ("", "0", "unknown"):
+            judged, left_out = judge([Row({**row.fields, name: value})])
+            assert len(judged) + len(left_out) == 1, (name, value)
