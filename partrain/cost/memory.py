@@ -24,6 +24,9 @@ from partrain.spec.model import ModelSpec
 from partrain.spec.training import ChunkSize
 from partrain.units import format_bytes
 
+OPTIMIZER_STATES = {"adamw": 8, "adamw8bit": 2, "lion": 4, "muon": 8}
+"""Bytes of states a parameter: moments in fp32, of which Lion has one, or in 8 bits."""
+
 PIPE = "deepspeed 0.19.8 runtime/pipe/engine.py"
 
 
@@ -39,7 +42,7 @@ class Work:
     grad_accum: str = "fp32"
     """Number format in which gradients are accumulated."""
     optimizer_states: int = 8
-    """Bytes of optimizer states a parameter; 8 for AdamW."""
+    """Bytes of optimizer states a parameter, of OPTIMIZER_STATES."""
     buckets: Buckets = field(default_factory=Buckets)
     """DeepSpeed's buffer sizes: `Buckets.of(config["zero_optimization"])`."""
 

@@ -176,14 +176,16 @@ class _Layers:
                 Op("positions", (last,), "placed", self.residual, passes=(last,), weight=weight,
                    backward_work=self.residual // max(share.sequences, 1))
             )  # fmt: skip
+        ops += self.dropout(ops[-1].makes, "dropped")
         return Tape("embedding", tuple(ops), ids)
 
     def block(self) -> Tape:
         """A decoder block."""
         model, full = self.model, self.share.recompute == "full"
         ops = [self.norm("attention_norm", 1, reads=INPUT, makes="normed"), self.enter("normed", "entered")]
-        ops += self.attention("entered", "attended")
-        ops.append(self.add("attention residual", (INPUT, "attended"), "between"))
+        ops += [*self.attention("entered", "attended"), *self.dropout("attended", "attended dropped")]
+        added = ops[-1].makes
+        ops.append(self.add("attention residual", (INPUT, added), "between"))
         read, normed = "between" if model.block == "sequential" else INPUT, "entered"
         if model.block != "parallel_one_norm":
             ops += [
@@ -191,9 +193,16 @@ class _Layers:
                 self.enter("normed again", "entered again"),
             ]
             normed = "entered again"
-        ops += self.mlp(normed, "expanded")
-        ops.append(self.add("mlp residual", ("between", "expanded"), "y"))
-        return Tape("block", tuple(ops), self.residual, held=(normed,), recompute=full)
+        ops += [*self.mlp(normed, "expanded"), *self.dropout("expanded", "expanded dropped")]
+        ops.append(self.add("mlp residual", ("between", ops[-1].makes), "y"))
+        return Tape("block", tuple(ops), self.residual, held=(normed, added), recompute=full)
+
+    def dropout(self, reads: str, makes: str) -> Iterator[Op]:
+        """`dropped`: a mask of a byte an element is kept, made of three times 4 bytes of bits."""
+        elements = self.residual // self.share.each
+        if self.model.dropout:
+            yield Op("dropout", (reads,), makes, self.residual, extra=elements,
+                     forward_work=12 * elements, backward_work=self.residual)  # fmt: skip
 
     def add(self, name: str, reads: tuple[str, str], makes: str) -> Op:
         """A sum: both gradients are the one that comes."""
@@ -218,6 +227,13 @@ class _Layers:
                 made, width = f"{name} turned", names[name] * model.head_size
                 yield self.rotation(last[name], made, self.share.inside * width * self.share.each)
                 last[name] = made
+        if self.repeats_heads():
+            # the one kernel that takes a mask knows no shared heads (engine/attention.py)
+            for name in ("key", "value"):
+                made = f"{name} repeated"
+                size = self.share.inside * heads * model.head_size * self.share.each
+                yield Op("repeat", (last[name],), made, size)
+                last[name] = made
         yield self.core(tuple(last.values()), "heads")
         yield from self.row("attention.output", 1, reads="heads", makes=makes)
 
@@ -234,12 +250,14 @@ class _Layers:
         """Softmax attention by the first kernel that can take it."""
         model, share, kernel = self.model, self.share, self.kernel()
         elements = share.inside * model.num_heads // share.tp * model.head_size
-        grouped = model.num_heads - model.num_kv_heads
+        grouped = 0 if self.repeats_heads() else model.num_heads - model.num_kv_heads
         repeated = share.inside * grouped // share.tp * model.head_size * share.each * 2
         extra, backward = share.inside * model.num_heads // share.tp * 4, elements * kernel.backward_work
         if kernel.keeps_scores:
             scores = share.inside * model.num_heads // share.tp * share.sequence_length * share.each
             extra, backward = scores + 2 * elements * share.each + repeated, 2 * scores + repeated
+            if model.attention_dropout:
+                extra += scores + scores // share.each  # the dropped probabilities and their mask
         if kernel.repeats_backward:
             backward += repeated + (2 * elements * share.each if grouped else 0) - repeated
         keeps = (*reads, makes)
@@ -252,14 +270,23 @@ class _Layers:
             backward_work=backward,
         )  # fmt: skip
 
+    def is_windowed(self) -> bool:
+        """Whether a mask stands in the place of the causal one."""
+        window = self.model.sliding_window
+        return window is not None and window < self.share.sequence_length
+
+    def repeats_heads(self) -> bool:
+        """Whether keys and values are repeated for every query head before the kernel."""
+        return self.is_windowed() and self.model.num_heads != self.model.num_kv_heads
+
     def kernel(self) -> AttentionKernel:
         """What torch picks."""
         model, share = self.model, self.share
-        masked = model.sliding_window is not None and model.sliding_window < share.sequence_length
+        grouped = model.num_heads != model.num_kv_heads and not self.repeats_heads()
         for kernel in self.profile.attention:
-            grouped = model.num_heads != model.num_kv_heads
-            fits = (kernel.takes_mask or not masked) and (kernel.takes_groups or not grouped)
-            if fits and share.precision in kernel.precisions:
+            fits = (kernel.takes_mask or not self.is_windowed()) and (kernel.takes_groups or not grouped)
+            drops = kernel.takes_dropout or not model.attention_dropout
+            if fits and drops and share.precision in kernel.precisions:
                 return kernel
         raise ValueError(f"{self.profile.name} has no attention kernel for {share.precision}")
 

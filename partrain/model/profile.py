@@ -37,6 +37,8 @@ class AttentionKernel:
     takes_groups: bool = False
     """Whether fewer key than query heads go in as they are; else each is repeated."""
     takes_mask: bool = False
+    takes_dropout: bool = True
+    """Whether it drops probabilities itself, from a seed."""
     keeps_scores: bool = False
     """Whether the softmax over all pairs of tokens is kept; else one number a token and head (Dao et al.
     2022, section 3.1)."""
@@ -79,7 +81,18 @@ CPU = RuntimeProfile(
     },
     attention=(
         AttentionKernel(
-            name="flash on CPUs", precisions=("fp32", "bf16", "fp16"), takes_groups=True, takes_mask=True
+            name="flash on CPUs",
+            precisions=("fp32", "bf16", "fp16"),
+            takes_groups=True,
+            takes_mask=True,
+            takes_dropout=False,
+        ),
+        AttentionKernel(
+            name="math",
+            precisions=("fp32", "bf16", "fp16"),
+            takes_groups=True,
+            takes_mask=True,
+            keeps_scores=True,
         ),
     ),
     mixed_sum_work=4,

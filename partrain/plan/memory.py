@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partrain.cost.estimate import Estimate
-from partrain.cost.memory import Work, estimate
+from partrain.cost.memory import OPTIMIZER_STATES, Work, estimate
 from partrain.cost.quantities import Buckets
 from partrain.plan.plan import Plan
 
@@ -17,6 +17,7 @@ def work_of(plan: Plan) -> Work:
         precision=training.precision,
         loss_chunk_size=training.loss_chunk_size,
         grad_accum=accumulate,
+        optimizer_states=OPTIMIZER_STATES[training.optimizer.name],
         buckets=Buckets.of(config["zero_optimization"]),
     )
 
