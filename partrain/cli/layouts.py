@@ -24,6 +24,7 @@ HELD_BY_HOST = {
 def chosen(plan: Plan) -> dict[str, Any]:
     """The layout as `partrain plan --json` gives it."""
     layout = plan.layout
+    memory = [stage.memory for stage in plan.stages if stage.memory]
     return {
         "dp": layout.dp,
         "pp": layout.pp,
@@ -34,6 +35,8 @@ def chosen(plan: Plan) -> dict[str, Any]:
         "num_micro_batches": layout.num_micro_batches,
         "recompute": layout.recompute,
         "offload": layout.offload,
+        "peak_bytes": max((stage.peak_bytes for stage in memory), default=None),
+        "device_bytes": max((stage.device_bytes for stage in memory), default=None),
     }
 
 
@@ -95,11 +98,19 @@ def _ranks(number: int) -> str:
 
 
 def show_stages(plan: Plan) -> None:
-    """Which layers each pipeline stage holds."""
+    """Which layers each pipeline stage holds, and its predicted memory."""
     last = plan.layout.stage_bounds[-1] - 1
-    rows = [(str(stage.stage), _layers(stage, last), f"{stage.parameters:,}") for stage in plan.stages]
+    rows = [
+        (str(stage.stage), _layers(stage, last), f"{stage.parameters:,}", _peak(stage))
+        for stage in plan.stages
+    ]
+    numbers = ("parameters a rank", "predicted peak")
     render.say()
-    render.table(("stage", "layers", "parameters a rank"), rows, right=("parameters a rank",))
+    render.table(("stage", "layers", *numbers), rows, right=numbers)
+
+
+def _peak(stage: StagePlan) -> str:
+    return format_bytes(stage.memory.peak_bytes) if stage.memory else ""
 
 
 def _layers(stage: StagePlan, last: int) -> str:

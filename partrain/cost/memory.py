@@ -6,7 +6,7 @@ stage is computed once, for its worst replica; nothing here grows with the numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from partrain.cost.constants import COMMUNICATOR_BYTES, CONTEXT_BYTES, HOLES, RESERVE
@@ -54,18 +54,20 @@ def estimate(
     *,
     machine: MachineFacts,
     profile: RuntimeProfile | None = None,
+    stages: Iterable[int] | None = None,
 ) -> Estimate:
     """What each rank of the job holds; `profile` defaults to the engine's on this kind of device.
 
+    `stages`: only these, for a search that cannot wait for all.
     Raises ValueError for a layout or precision that the engine has no optimizer for.
     """
     profile = profile or PROFILES[machine.device]
     job = _Job(model, work, layout, machine, profile)
-    stages = tuple(job.stage(stage) for stage in range(layout.pp))
+    found = tuple(job.stage(stage) for stage in (range(layout.pp) if stages is None else stages))
     checkpoint = parameters(model) * (4 + work.optimizer_states)
     return Estimate(
-        stages=stages,
-        host=tuple(job.host(stages)),
+        stages=found,
+        host=tuple(job.host(found)),
         checkpoint_bytes=checkpoint,
         assumptions=tuple(job.assumptions()),
     )

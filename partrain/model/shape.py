@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from partrain.model.decoder import EMBEDDING, decoder_weights, num_layers
 from partrain.model.weights import Weight, local_numel, shard_size
 from partrain.spec.model import ModelSpec
 
 
+@lru_cache(maxsize=64)
 def parameters(model: ModelSpec) -> int:
     """Parameters of the whole model, each counted once: ties once, padding not at all."""
     return sum(weight.numel for weight in decoder_weights(model) if weight.tied_to is None)
 
 
+@lru_cache(maxsize=4096)
 def stage_weights(model: ModelSpec, first: int, last: int) -> tuple[Weight, ...]:
     """Weights that the layers `first` to `last` (inclusive) hold; a tie inside them is held once."""
     held = [weight for weight in decoder_weights(model) if first <= weight.layer <= last]
@@ -19,6 +23,7 @@ def stage_weights(model: ModelSpec, first: int, last: int) -> tuple[Weight, ...]
     return tuple(weight for weight in held if weight.tied_to not in names)
 
 
+@lru_cache(maxsize=4096)
 def rank_parameters(model: ModelSpec, *, tp: int, first: int, last: int) -> int:
     """Parameters that each rank of a stage holds, padding included."""
     return sum(local_numel(weight, tp) for weight in stage_weights(model, first, last))
@@ -43,6 +48,7 @@ def block_activations(model: ModelSpec, *, tp: int, recompute: str) -> float:
     return 4 * model.hidden_size + (attention + mlp) / tp
 
 
+@lru_cache(maxsize=64)
 def layer_flops(model: ModelSpec, sequence_length: int) -> tuple[float, ...]:
     """Forward FLOPs a token of each pipeline layer.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil
 
 import partrain
@@ -18,11 +19,13 @@ from partrain.plan.batch_ramp import steps_for
 from partrain.plan.choose import Choice, choose, choose_loss_chunk_size
 from partrain.plan.ds_config import deepspeed_config
 from partrain.plan.evaluation import evaluation_plan, evaluation_reasons, validation_set
-from partrain.plan.plan import Plan, StagePlan, TrainingPlan
+from partrain.plan.memory import judged, memory_notes, memory_of, stage_plans
+from partrain.plan.plan import Plan, TrainingPlan
 from partrain.plan.resolved import origins_of, resolved_job
-from partrain.spec.catalog import UnknownName, node
+from partrain.spec.catalog import UnknownName, given_node, node
 from partrain.spec.data import share_of
 from partrain.spec.facts import DatasetFacts, MachineFacts
+from partrain.spec.hardware import BY_HAND, NodeSection
 from partrain.spec.job import JobSpec
 from partrain.spec.load import Reading, is_doubtful, place_of
 from partrain.spec.model import ModelSpec
@@ -91,13 +94,15 @@ def decide(
 def _machine(job: JobSpec, here: MachineFacts) -> tuple[MachineFacts, tuple[Reason, ...]]:
     """The machine the job is for, or this one with the reason why that is not known."""
     wanted = job.hardware.node
+    if isinstance(wanted, NodeSection):
+        return given_node(wanted), ()
     if wanted is None or (wanted == "cpu" and here.device == "cpu"):
         return here, ()
     try:
         return node(wanted), ()
     except UnknownName as error:
-        allowed, nearest = ", ".join(error.known), " or ".join(error.nearest)
-        return here, (Reason(("hardware.node",), str(error), allowed, nearest),)
+        fix = " or ".join((*error.nearest, f"its numbers by hand: {BY_HAND}"))
+        return here, (Reason(("hardware.node",), str(error), ", ".join(error.known), fix),)
 
 
 def too_few_tokens(data: DatasetFacts | None, length: int) -> tuple[Reason, ...]:
@@ -194,25 +199,21 @@ def _layout(model: ModelSpec, choice: Choice) -> Layout:
         micro_batch_size=wish.micro_batch_size,
         num_micro_batches=wish.num_micro_batches,
         recompute=choice.recompute,
-        stage_bounds=balanced_bounds(
-            layer_flops(model, wish.sequence_length), wish.pp, min_first=SMALLEST_FIRST_STAGE
-        ),
+        stage_bounds=stage_bounds(model, wish.sequence_length, wish.pp),
         offload=wish.offload,
     )
 
 
-def stage_plans(model: ModelSpec, layout: Layout) -> tuple[StagePlan, ...]:
-    """What each stage holds, by the layout's stage bounds."""
+@lru_cache(maxsize=256)
+def stage_bounds(model: ModelSpec, sequence_length: int, pp: int) -> tuple[int, ...]:
+    """Bounds of the stages, balanced by forward FLOPs."""
+    return balanced_bounds(layer_flops(model, sequence_length), pp, min_first=SMALLEST_FIRST_STAGE)
+
+
+def largest_stage(model: ModelSpec, layout: Layout) -> int:
+    """Parameters of a rank of the stage that has the most."""
     ranges = zip(layout.stage_bounds, (bound - 1 for bound in layout.stage_bounds[1:]), strict=False)
-    return tuple(
-        StagePlan(
-            stage=stage,
-            first=first,
-            last=last,
-            parameters=rank_parameters(model, tp=layout.tp, first=first, last=last),
-        )
-        for stage, (first, last) in enumerate(ranges)
-    )
+    return max(rank_parameters(model, tp=layout.tp, first=first, last=last) for first, last in ranges)
 
 
 def _training(job: JobSpec, wish: Proposal, chunk_size: ChunkSize) -> TrainingPlan:
@@ -247,8 +248,11 @@ def _plan(
 ) -> Plan:
     """The plan, its origins still to be told."""
     wish = choice.proposal
-    stages = stage_plans(model, layout)
-    largest = max(stage.parameters for stage in stages)
+    config = deepspeed_config(
+        training, layout, rank_parameters=largest_stage(model, layout), raw=job.deepspeed
+    )
+    memory = memory_of(model, training, layout, machine=wish.machine, deepspeed=config)
+    verdict = judged(memory, wish.machine, share=job.hardware.memory_budget)
     return Plan(
         version=1,
         partrain=partrain.__version__,
@@ -259,16 +263,17 @@ def _plan(
         layout=layout,
         nodes=wish.nodes,
         machine=wish.machine,
-        stages=stages,
+        memory_budget=job.hardware.memory_budget,
+        stages=stage_plans(memory),
         parameters=parameters(model),
         flops_per_token=flops_per_token(model, wish.sequence_length),
         guard=job.guard,
-        deepspeed=deepspeed_config(training, layout, rank_parameters=largest, raw=job.deepspeed),
+        deepspeed=config,
         env=job.launch.env,
         run_dir=job.run.dir,
         log_every=job.monitor.log_every,
         origins={},
-        notes=(*_auto_notes(choice), *notes(wish)),
+        notes=(*_auto_notes(choice), *notes(wish), *memory_notes(verdict)),
     )
 
 

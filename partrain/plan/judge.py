@@ -12,9 +12,10 @@ from partrain.layout.proposal import Proposal
 from partrain.layout.rules import reasons
 from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters
-from partrain.plan.decide import SMALLEST_FIRST_STAGE, stage_plans, too_few_tokens
+from partrain.plan.decide import SMALLEST_FIRST_STAGE, largest_stage, too_few_tokens
 from partrain.plan.ds_config import deepspeed_config
 from partrain.plan.evaluation import file_reasons
+from partrain.plan.memory import plan_memory, stage_plans
 from partrain.plan.plan import HIDDEN, Plan
 from partrain.spec.deepspeed import ALLOWED
 from partrain.spec.facts import num_windows
@@ -44,7 +45,7 @@ def plan_faults(plan: Plan) -> tuple[Fault, ...]:
     against = (
         *_model_reasons(plan),
         *_optimizer_reasons(plan),
-        *reasons(_proposal(plan)),
+        *reasons(proposal_of(plan)),
         *_stage_reasons(plan),
     )
     found = [Fault(_place(reason), reason.message, reason.allowed, reason.fix) for reason in against]
@@ -98,7 +99,8 @@ def _optimizer_reasons(plan: Plan) -> Iterator[Reason]:
         yield Reason((at,), "true came with muon, which does not know that order", "false", "leave it out")
 
 
-def _proposal(plan: Plan) -> Proposal:
+def proposal_of(plan: Plan) -> Proposal:
+    """What the rules judge of `plan`."""
     layout = plan.layout
     return Proposal(
         model=plan.model,
@@ -156,11 +158,10 @@ def _hidden(env: Mapping[str, str]) -> Iterator[Fault]:
 
 def _differences(plan: Plan) -> Iterator[Fault]:
     """Values that are not what model, training and layout make of them."""
-    stages = stage_plans(plan.model, plan.layout)
-    largest = max(stage.parameters for stage in stages)
+    largest = largest_stage(plan.model, plan.layout)
     config = deepspeed_config(plan.training, plan.layout, rank_parameters=largest, raw={})
     made = {
-        "stages": plain(stages),
+        "stages": plain(stage_plans(plan_memory(plan))),
         "parameters": parameters(plan.model),
         "flops_per_token": flops_per_token(plan.model, plan.training.sequence_length),
         "deepspeed": config,
@@ -174,8 +175,8 @@ def _differences(plan: Plan) -> Iterator[Fault]:
 
 
 def _is_free(path: str) -> bool:
-    """Whether a job may say what stands there."""
-    return any(f"{path}.".startswith(f"deepspeed.{free}.") for free in ALLOWED)
+    """Whether a job may say what stands there, or it is a prediction, which is made anew."""
+    return "memory" in path.split(".") or any(f"{path}.".startswith(f"deepspeed.{free}.") for free in ALLOWED)
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

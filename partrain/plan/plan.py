@@ -10,6 +10,7 @@ from typing import Any, Literal
 from partrain.layout.layout import Layout
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.guard import GuardSection
+from partrain.spec.hardware import MemoryShare
 from partrain.spec.launch import EnvName
 from partrain.spec.model import ModelSpec
 from partrain.spec.optimizers import OptimizerSpec
@@ -66,6 +67,20 @@ class EvaluationPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StageMemory:
+    """What a stage's worst rank is predicted to hold."""
+
+    peak_bytes: Whole
+    """The allocator's peak of allocated bytes; on CPUs the peak of live tensors."""
+    reserved_bytes: Whole
+    """The allocator's peak of reserved bytes."""
+    device_bytes: Whole
+    """What the device has to have: context and communicators too."""
+    moment: str
+    """The moment that sets the peak."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StagePlan:
     """One pipeline stage."""
 
@@ -76,6 +91,8 @@ class StagePlan:
     """Last layer, inclusive."""
     parameters: Count
     """Parameters that each rank of this stage holds, its padding of the vocabulary included."""
+    memory: StageMemory | None = None
+    """Predicted, to be compared with what is measured; None: not estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +109,8 @@ class Plan:
     layout: Layout
     nodes: Count
     machine: MachineFacts
+    memory_budget: MemoryShare
+    """Part of the device's memory that the estimate may reach, of the host's on CPUs."""
     stages: tuple[StagePlan, ...]
     parameters: Count
     """Parameters of the whole model, each counted once."""

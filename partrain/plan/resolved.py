@@ -43,7 +43,7 @@ def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
     }
     machine = plan.machine
     there = "cpu" if machine.device == "cpu" else f"{machine.num_devices}x {machine.name}"
-    view["hardware"]["node"] = job.hardware.node or there
+    view["hardware"]["node"] = _without_none(plain(job.hardware.node or there))
     view["launch"]["env"] = dict(plan.env)
     return {key: _without_none(value) for key, value in view.items()}
 

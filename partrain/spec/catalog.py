@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from partrain.spec.facts import MachineFacts
+from partrain.spec.hardware import NodeSection
 
 _FOLDER = Path(__file__).with_suffix("")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -118,6 +119,19 @@ def node(text: str) -> MachineFacts:
         return _of_devices(device(counted[2]), int(counted[1]))
     count = counted[1] if counted else "8"
     raise UnknownName("machine", text, ("cpu", *nodes, *(f"{count}x{name}" for name in _entries("devices"))))
+
+
+def given_node(given: NodeSection) -> MachineFacts:
+    """The machine whose numbers a job gives."""
+    return MachineFacts(
+        device="cuda",
+        name=given.name,
+        num_devices=given.num_devices,
+        memory_bytes=int(given.memory_gib * 2**30),
+        bf16_flops=_scaled(given.bf16_tflops, 1e12, float),
+        fp32_flops=_scaled(given.fp32_tflops, 1e12, float),
+        origin="numbers of the job",
+    )
 
 
 def _cpu() -> MachineFacts:

@@ -41,7 +41,6 @@ PLANNED = (
     Planned("parallel.cp", "leave it out: sequences are not split over devices"),
     Planned("parallel.ep", "leave it out: there are no expert layers"),
     Planned("hardware.spare_nodes", "leave it out: no node is held in reserve"),
-    Planned("hardware.memory_budget", "leave it out: memory is not budgeted"),
     Planned("launch.backend", "backend: local", ("ssh", "slurm", "mpi", "kubernetes", "manual")),
     Planned("launch.slurm", _LOCAL),
     Planned("launch.hostfile", _LOCAL),

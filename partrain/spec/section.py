@@ -22,6 +22,8 @@ class Bounds:
     """Characters of a text at least."""
     pattern: str | None = None
     """Regular expression that the whole text matches."""
+    meaning: str = ""
+    """What the value is, where its limits do not make that plain."""
 
 
 UNBOUNDED = Bounds()

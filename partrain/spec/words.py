@@ -49,9 +49,9 @@ def _listed(words: list[str]) -> str:
 
 def _kind_words(form: Form) -> str:
     if form.kind in (int, float):
-        return " ".join(
-            part for part in ("a whole number" if form.kind is int else "a number", _bounds(form)) if part
-        )
+        kind = "a whole number" if form.kind is int else "a number"
+        limits = " ".join(part for part in (kind, _bounds(form)) if part)
+        return f"{limits}, {form.bounds.meaning}" if form.bounds.meaning else limits
     if form.kind is str:
         return _PATTERNS.get(form.bounds.pattern or "", "text")
     if form.kind is tuple:
@@ -120,6 +120,8 @@ def _nearest_number(found: tuple[Form, ...], value: float) -> str:
     form = whole[0]
     if form.kind is int:
         value = round(value)
+    if form.bounds.le == 1 and 2 <= value <= 100:
+        value = value / 100  # a share, given in percent
     if form.bounds.ge is not None and value < form.bounds.ge:
         value = form.bounds.ge
     if form.bounds.le is not None and value > form.bounds.le:

@@ -223,6 +223,7 @@ def plan_of(case: Case) -> Plan:
         layout=layout,
         nodes=1,
         machine=CPU,
+        memory_budget=0.92,
         stages=stages,
         parameters=parameters(model),
         flops_per_token=flops_per_token(model, SEQUENCE),

@@ -196,7 +196,7 @@ def test_the_resolved_job_shows_what_was_decided() -> None:
     }
     assert view["model"]["preset"] == "tiny"
     assert view["model"]["hidden_size"] == 128
-    assert view["hardware"] == {"nodes": 1, "node": "cpu"}
+    assert view["hardware"] == {"nodes": 1, "node": "cpu", "memory_budget": 0.92}
 
 
 def test_the_jobs_node_replaces_this_machine() -> None:

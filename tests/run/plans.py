@@ -88,6 +88,7 @@ def a_plan(*, steps: int = 10, tp: int = 2, device: str = "cpu", **changed: Any)
         "layout": layout,
         "nodes": 1,
         "machine": machine(device),
+        "memory_budget": 0.92,
         "stages": tuple(StagePlan(stage=s, first=2 * s, last=2 * s + 1, parameters=1) for s in range(2)),
         "parameters": 1,
         "flops_per_token": 6.0,

@@ -30,6 +30,7 @@ def entry(path: tuple[str, ...]) -> dict[str, Any]:
     """The schema's entry for a key path."""
     found: dict[str, Any] = SCHEMA
     for key in path:
+        found = next((arm for arm in found.get("anyOf", ()) if "$ref" in arm), found)
         while "$ref" in found:
             found = SCHEMA["$defs"][found["$ref"].rpartition("/")[2]]
         found = found["properties"][key]
