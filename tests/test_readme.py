@@ -20,6 +20,7 @@ SESSION = {
     "partrain init job.yaml": "job.yaml",
     "partrain check job.yaml": "ok: ",
     "partrain check": "torch",
+    "partrain estimate job.yaml": "fits: ",
     "partrain plan job.yaml": "rank",
     "partrain launch job.yaml --dry-run": "nothing was started",
     "partrain launch job.yaml": "done",

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from partrain import __version__
 from partrain.errors import PartrainError
 
-COMMANDS = ("init", "check", "plan", "launch", "runs", "status", "logs", "board", "schema")
+COMMANDS = ("init", "check", "estimate", "plan", "launch", "runs", "status", "logs", "board", "schema")
 """In the order of `partrain --help`; each is the function of that name in the module of that name."""
 
 EXIT_USAGE = 2

@@ -15,14 +15,15 @@ import typer
 
 from partrain.cli import render
 from partrain.cli.options import AsJson, Overrides
-from partrain.errors import escaped
+from partrain.errors import InfeasibleError, escaped
 
 if TYPE_CHECKING:
+    from partrain.cli.estimates import Found
+    from partrain.cli.planning import Planned
     from partrain.launch.script import LaunchScript
     from partrain.plan.plan import Plan
     from partrain.run.folder import RunFolder
     from partrain.run.records import Outcome
-    from partrain.spec.facts import MachineFacts
 
 JobOrPlan = Annotated[
     Path,
@@ -32,6 +33,9 @@ JobOrPlan = Annotated[
 ]
 New = Annotated[bool, typer.Option("--new", help="Start another run, whatever runs there are of this job.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be started, and end.")]
+OverBudget = Annotated[
+    bool, typer.Option("--over-budget", help="Start it though the estimate says that it does not fit.")
+]
 
 
 def launch(
@@ -40,13 +44,18 @@ def launch(
     overrides: Overrides = None,
     new: New = False,
     dry_run: DryRun = False,
+    over_budget: OverBudget = False,
     as_json: AsJson = False,
 ) -> None:
     """Train: plan the job and start all its ranks on this machine.
 
     One line a step; Ctrl-C ends all ranks. The run folder keeps the job, the
-    plan, the metrics, TensorBoard's files, and a log file a rank.
+    plan, the metrics, TensorBoard's files, and a log file a rank. A job that
+    does not fit by the estimate is refused with exit code 3 and what would
+    make it fit.
     """
+    from partrain.cli.estimates import Found
+    from partrain.cli.planning import fixes_of
     from partrain.launch.local import check_ready, local_script
     from partrain.launch.machine import find_machine
     from partrain.launch.supervise import supervise
@@ -54,27 +63,46 @@ def launch(
     from partrain.run.relaunch import relaunch
 
     gc.enable()  # what follows may take days
-    plan, job_text, machine = _planned(job, overrides)
+    plan, job_text, planned = _planned(job, overrides)
+    found = Found.of(plan, lambda: fixes_of(planned) if planned and not over_budget else ())
+    is_over = _is_over_budget(job, found, as_json=as_json, wanted=over_budget)
     runs_folder = Path(plan.run_dir).absolute()
     script = local_script(plan, RunFolder(runs_folder / plan.name), python=sys.executable, environ=os.environ)
     if dry_run:
         _show_script(plan.without_secrets(), script, as_json=as_json)
         return
-    check_ready(plan, machine or find_machine(os.environ))
-    folder = relaunch(runs_folder, plan, job_text, new=new)
+    check_ready(plan, planned.machine if planned else find_machine(os.environ))
+    folder = relaunch(runs_folder, plan, job_text, new=new, over_budget=is_over)
     script = local_script(plan, folder, python=sys.executable, environ=os.environ)
     if as_json:
         outcome = supervise(script, folder, on_event=lambda event: None)
         render.say_json({"run": str(folder.path), "outcome": asdict(outcome)})
     else:
         options = (word for change in overrides or () for word in ("--set", _shown(change)))
-        again = ("launch", str(job), *options, "--new")
+        again = ("launch", str(job), *options, *(["--over-budget"] if is_over else []), "--new")
         outcome = _watched(plan, folder, script, again)
     raise typer.Exit(outcome.exit_code)
 
 
-def _planned(file: Path, overrides: list[str] | None) -> tuple[Plan, str, MachineFacts | None]:
-    """The plan, the text that the run keeps as its job, and this machine if planning had to look at it."""
+def _is_over_budget(job: Path, found: Found, *, as_json: bool, wanted: bool) -> bool:
+    """Whether the estimate exceeds the budget; unless that is `wanted`, the command ends with the fixes."""
+    from contextlib import redirect_stdout
+
+    from partrain.cli import estimates
+
+    if found.verdict.fits is not False or wanted:
+        return found.verdict.fits is False
+    if as_json:
+        error = {"error": "the estimate exceeds the budget", "exit_code": InfeasibleError.exit_code}
+        render.say_json({**error, **estimates.document(found)})
+    else:
+        with redirect_stdout(sys.stderr):
+            estimates.show_refusal(found, job=job)
+    raise typer.Exit(InfeasibleError.exit_code)
+
+
+def _planned(file: Path, overrides: list[str] | None) -> tuple[Plan, str, Planned | None]:
+    """The plan, the text that the run keeps as its job, and what that was planned from, if it was now."""
     from partrain.cli.planning import file_bytes, is_plan, plan_in, plan_job_text
 
     data = file_bytes(file)
@@ -83,7 +111,7 @@ def _planned(file: Path, overrides: list[str] | None) -> tuple[Plan, str, Machin
             raise typer.BadParameter("--set changes a job; a plan is decided")
         return plan_in(data, file), f"# Launched from the plan {escaped(file.name)}.\n", None
     planned = plan_job_text(data, file, overrides)
-    return planned.plan, kept_job(planned.given, overrides or ()), planned.machine
+    return planned.plan, kept_job(planned.reading.given, overrides or ()), planned
 
 
 def kept_job(given: bytes, overrides: Sequence[str]) -> str:

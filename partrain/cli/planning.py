@@ -19,6 +19,7 @@ from partrain.spec.files import NoText, read_bytes
 from partrain.spec.load import Reading, read_job_text
 
 if TYPE_CHECKING:
+    from partrain.plan.advise import Fix
     from partrain.spec.facts import DatasetFacts, MachineFacts
     from partrain.spec.job import JobSpec
 
@@ -27,12 +28,19 @@ if TYPE_CHECKING:
 class Planned:
     """A job and its plan."""
 
-    job: JobSpec
+    reading: Reading
     plan: Plan
-    given: bytes
-    """The job file, as it was read."""
     machine: MachineFacts
     """This machine, as it was found."""
+    data: DatasetFacts
+    validation: DatasetFacts | None
+    """The file that is evaluated on; None: there is none."""
+
+    @property
+    def job(self) -> JobSpec:
+        """What the job file says."""
+        assert self.reading.job is not None
+        return self.reading.job
 
 
 def plan_job(file: Path, overrides: Sequence[str] | None) -> Planned:
@@ -57,11 +65,18 @@ def plan_of(reading: Reading) -> Planned:
     job = reading.job
     data, data_faults = _facts(lambda: find_facts(job.data.train) if job else None)
     validation, more_faults = _facts(lambda: _validation(job, data))
-    machine = find_machine(os.environ)
+    machine = find_machine(os.environ, cpu=job is not None and job.hardware.node == "cpu")
     faults = (*data_faults, *more_faults)
     plan = decide(reading, machine=machine, data=data, validation=validation, data_faults=faults)
-    assert reading.job is not None
-    return Planned(reading.job, plan, reading.given, machine)
+    assert data is not None
+    return Planned(reading, plan, machine, data, validation)
+
+
+def fixes_of(planned: Planned) -> tuple[Fix, ...]:
+    """What would make the job fit; empty when it does."""
+    from partrain.plan.advise import Facts, advise
+
+    return advise(planned.reading, planned.plan, Facts(planned.machine, planned.data, planned.validation))
 
 
 def _facts(find: Callable[[], DatasetFacts | None]) -> tuple[DatasetFacts | None, Sequence[Fault]]:
@@ -107,6 +122,7 @@ def plan_in(data: bytes, file: Path) -> Plan:
     from dataclasses import replace
 
     from partrain.plan.judge import plan_faults
+    from partrain.plan.memory import plan_memory, stage_plans
 
     place, fix = Place(str(file)), f"partrain plan JOB --out {shlex.quote(str(file))}"
     try:
@@ -117,4 +133,4 @@ def plan_in(data: bytes, file: Path) -> Plan:
     faults = plan_faults(plan)
     if faults:
         raise SpecError([replace(fault, place=place) for fault in faults])
-    return plan
+    return replace(plan, stages=stage_plans(plan_memory(plan)))

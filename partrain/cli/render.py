@@ -22,6 +22,9 @@ _STYLES = {"bold": "1", "dim": "2", "good": "32", "bad": "31"}
 _INDENT = "  "
 _WIDEST_VALUE = 40
 """Column where origins stand at the latest."""
+_WIDTH = 100
+"""Columns that bars are drawn for where there is no terminal."""
+_SHORTEST_BAR, _LONGEST_BAR = 6, 30
 _NARROWEST = 20
 """Columns below which folding a text makes it no easier to read."""
 
@@ -92,16 +95,80 @@ def _error_object(error: PartrainError) -> dict[str, Any]:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[str] = ()) -> None:
     """Print columns as wide as their widest cell; those named in `right` stand to the right."""
+    first, *rest = _lines(header, rows, right=right)
+    say((first, "bold"))
+    for line in rest:
+        say(line)
+
+
+def _lines(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Iterable[str] = ()) -> list[str]:
     cells = [[escaped(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     numbers = [name in set(right) for name in header]
-    for number, row in enumerate(cells):
-        padded = (
+    padded = [
+        [
             cell.rjust(width) if is_number else cell.ljust(width)
             for cell, width, is_number in zip(row, widths, numbers, strict=True)
-        )
-        line = _INDENT.join(padded).rstrip()
-        say(line if number else (line, "bold"))
+        ]
+        for row in cells
+    ]
+    return [_INDENT.join(row).rstrip() for row in padded]
+
+
+def bars(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    shares: Sequence[float | None],
+    *,
+    right: Iterable[str] = (),
+    of: str,
+) -> None:
+    """Print a table whose last column shows a share of a whole as a bar.
+
+    What is above the whole has a sign of its own; None: there is nothing to show. `of`: the whole, in words.
+    """
+    first, *lines = _lines(header, rows, right=right)
+    longest = max(map(len, (first, *lines)))
+    words = ["" if share is None else "<1%" if share < 0.005 else f"{share:.0%}" for share in shares]
+    room = (_columns() if at_terminal() else _WIDTH) - longest - len(_INDENT) - 1 - max(map(len, words))
+    width = max(_SHORTEST_BAR, min(_LONGEST_BAR, room))
+    scale = width / max(1.0, *(share or 0.0 for share in shares))
+    say((f"{first.ljust(longest)}{_INDENT}{of}", "bold"))
+    for line, share, said in zip(lines, shares, words, strict=True):
+        if share is None:
+            say(line)
+        else:
+            say(line.ljust(longest) + _INDENT, *_bar(share, scale, width), f" {said}")
+
+
+def _bar(share: float, scale: float, width: int) -> tuple[Span, ...]:
+    """`share` times `scale` signs of `width`, at least one: up to the whole, above it, and the rest."""
+    within, above, empty = tuple(_bar_signs())
+    ends = max(1, round(min(share, 1.0) * scale)), max(1, round(share * scale))
+    return (
+        (within * ends[0], "good"),
+        (above * (ends[1] - ends[0]), "bad"),
+        (empty * (width - ends[1]), "dim"),
+    )
+
+
+def _bar_signs() -> str:
+    try:
+        "█▓░".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return "#!."
+    return "█▓░"
+
+
+def _columns() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns
+
+
+def item(name: Span, text: str) -> None:
+    """Print a name and a text beside it, folded below itself."""
+    _say_folded(name, text)
 
 
 def pairs(rows: Mapping[str, str]) -> None:
@@ -119,25 +186,26 @@ def notes(texts: Iterable[str]) -> None:
 
 def verdict(word: str, text: str) -> None:
     """Print how something ended, in a word and a sentence."""
-    style = {"ok": "good", "done": "good", "failed": "bad"}.get(word, "bold")
+    styles = {"ok": "good", "done": "good", "fits": "good", "failed": "bad", "does not fit": "bad"}
+    style = styles.get(word, "bold")
     _say_folded((f"{word}: ", style), text)
 
 
-def _say_folded(name: tuple[str, str], text: str) -> None:
-    first, *rest = _folded(text, len(name[0]))
+def _say_folded(name: Span, text: str) -> None:
+    width = len(name if isinstance(name, str) else name[0])
+    first, *rest = _folded(text, width)
     say(name, first)
     for line in rest:
-        say(" " * len(name[0]) + line)
+        say(" " * width + line)
 
 
 def _folded(text: str, indent: int) -> list[str]:
     """`text` in lines that fit the terminal behind `indent` columns; elsewhere in one, for `grep`."""
     if not at_terminal():
         return [text]
-    import shutil
     import textwrap
 
-    width = shutil.get_terminal_size().columns - indent
+    width = _columns() - indent
     if width < _NARROWEST:
         return [text]
     return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]

@@ -33,11 +33,14 @@ class Gpu:
     """None: the driver does not say (memory shared with the CPU)."""
 
 
-def find_machine(environ: Mapping[str, str]) -> MachineFacts:
+def find_machine(environ: Mapping[str, str], *, cpu: bool = False) -> MachineFacts:
     """The devices that ranks started here with this environment would see: GPUs, else the CPU.
 
+    With `cpu` it is the CPU, whatever GPUs there are.
     Raises SpecError if CUDA_VISIBLE_DEVICES cannot be understood.
     """
+    if cpu:
+        return _cpu("as the job asks")
     gpus, reason = list_gpus(environ)
     tokens = visible_tokens(environ)
     if tokens == ():

@@ -25,9 +25,11 @@ class Launcher:
     """The host's boot; a pid is of one boot."""
     started: Timestamp
     """When the run started."""
+    over_budget: bool = False
+    """Whether it was started though the estimate said that it does not fit."""
 
 
-def note_launcher(folder: RunFolder) -> None:
+def note_launcher(folder: RunFolder, *, over_budget: bool = False) -> None:
     """Write down that this process launches the run, unless it has done so."""
     there = read_launcher(folder)
     if there is not None and there.pid == os.getpid() and is_alive(there):
@@ -35,7 +37,8 @@ def note_launcher(folder: RunFolder) -> None:
     host, boot = host_mark()
     itself = process_state(os.getpid())
     start = itself.start if itself else ""
-    write_json(folder.launch, asdict(Launcher(os.getpid(), start, host, boot, time.time())))
+    itself_now = Launcher(os.getpid(), start, host, boot, time.time(), over_budget)
+    write_json(folder.launch, asdict(itself_now))
 
 
 def read_launcher(folder: RunFolder) -> Launcher | None:

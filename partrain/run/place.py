@@ -15,7 +15,14 @@ from partrain.run.launcher import note_launcher
 from partrain.run.runs import RUN_NAME, RunChoiceError
 
 
-def new_run_folder(run_dir: Path, name: str, *, job: str | None = None, plan: str | None = None) -> RunFolder:
+def new_run_folder(
+    run_dir: Path,
+    name: str,
+    *,
+    job: str | None = None,
+    plan: str | None = None,
+    over_budget: bool = False,
+) -> RunFolder:
     """A new folder for a run of `name`: NAME, or the first of NAME-2, NAME-3 and so on that is free.
 
     It is this process's alone, however many launch at once, and appears with all that is in it at first.
@@ -28,6 +35,7 @@ def new_run_folder(run_dir: Path, name: str, *, job: str | None = None, plan: st
         with _signals_later():
             try:
                 hidden.logs.mkdir(parents=True)
+                note_launcher(hidden, over_budget=over_budget)
                 _fill(hidden, job=job, plan=plan)
                 return RunFolder(next(path for path in _places(run_dir, name) if _moved(hidden.path, path)))
             except BaseException:
@@ -49,7 +57,6 @@ def _signals_later() -> Iterator[None]:
 
 
 def _fill(folder: RunFolder, *, job: str | None, plan: str | None) -> None:
-    note_launcher(folder)
     if job is not None:
         write_whole(folder.job, job, mode=OWNERS_ALONE)
     if plan is not None:

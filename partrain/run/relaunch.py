@@ -21,16 +21,17 @@ _MOST_CHANGES = 12
 _ANOTHER = "--new starts another run"
 
 
-def relaunch(run_dir: Path, plan: Plan, job_text: str, *, new: bool) -> RunFolder:
+def relaunch(run_dir: Path, plan: Plan, job_text: str, *, new: bool, over_budget: bool = False) -> RunFolder:
     """A new folder for `plan`, with job and plan in it, if it has no run yet or a `new` one is wanted.
 
+    `over_budget`: it is started though the estimate says that it does not fit, which is written down.
     Raises RunChoiceError if there is one: it still runs, is done, cannot be gone on with, or was another job;
     and if the folder cannot be written.
     """
     earlier = None if new else latest_run_of(run_dir, plan.name)
     if earlier is not None:
         _refuse(earlier, plan)
-    return new_run_folder(run_dir, plan.name, job=job_text, plan=plan.to_json())
+    return new_run_folder(run_dir, plan.name, job=job_text, plan=plan.to_json(), over_budget=over_budget)
 
 
 def latest_run_of(run_dir: Path, name: str) -> RunInfo | None:

@@ -45,9 +45,10 @@ def test_no_help_page_loads_torch_or_its_company():
     assert heavy_modules_after([["--help"], *([name, "--help"] for name in COMMANDS)]) == "[]"
 
 
-def test_check_plan_and_schema_load_no_torch_either():
+def test_check_estimate_plan_and_schema_load_no_torch_either():
     job = "jobs/demo.yaml"
-    assert heavy_modules_after([["check"], ["check", job], ["plan", job], ["schema"], ["runs"]]) == "[]"
+    lines = [["check"], ["check", job], ["estimate", job], ["plan", job], ["schema"], ["runs"]]
+    assert heavy_modules_after(lines) == "[]"
 
 
 def test_the_help_names_every_command():

@@ -46,12 +46,38 @@ def test_a_dry_run_shows_what_would_be_started_and_starts_nothing(tmp_path: Path
 def test_every_shipped_job_is_dry_launched(path: Path):
     shown = partrain("launch", str(path), "--dry-run", "--json")
     document = json.loads(shown.out)
-    if path.stem in ("cluster", "llama-3.1-405b-128xdgx-h100"):
+    if path.stem in ("cluster", "llama-3.1-405b-128xdgx-h100", "llama-3.1-405b-2048xdgx-h100"):
         assert shown.code == document["exit_code"] == 4
         assert "launching on several is planned" in document["error"]
         return
     layout = document["plan"]["layout"]
     assert len(document["hosts"][0]["ranks"]) == layout["dp"] * layout["pp"] * layout["tp"]
+
+
+TOO_LITTLE = "hardware.memory_budget=1e-9"
+
+
+def test_what_does_not_fit_is_refused_with_what_would(tmp_path: Path):
+    job = str(job_file(tmp_path, JOB.replace("node: cpu", "node: 2xl4").replace("tiny", "llama-3.2-3b")))
+    shown = partrain("launch", job, "--dry-run")
+    assert (shown.code, shown.out) == (3, "")
+    assert shown.err.startswith("does not fit: ")
+    assert "--over-budget starts it all the same" in shown.err
+    fixes = json.loads(partrain("estimate", job, "--json").out)["fixes"]
+    assert fixes
+    assert all("\n".join(f"     {line}" for line in fix["lines"]) in shown.err for fix in fixes)
+    document = json.loads(partrain("launch", job, "--dry-run", "--json").out)
+    assert (document["exit_code"], document["fixes"]) == (3, fixes)
+
+
+def test_what_does_not_fit_starts_when_that_is_wanted(tmp_path: Path):
+    job, plan = str(job_file(tmp_path)), tmp_path / "plan.json"
+    assert partrain("plan", job, "--set", TOO_LITTLE, "--out", str(plan)).code == 0
+    for words in ((job, "--set", TOO_LITTLE), (str(plan),)):
+        assert partrain("launch", *words, "--dry-run").code == 3
+        shown = partrain("launch", *words, "--dry-run", "--over-budget")
+        assert shown.code == 0
+        assert "note: does not fit: " in shown.out
 
 
 def test_set_does_not_change_a_plan(tmp_path: Path):
@@ -142,10 +168,13 @@ def test_a_run_from_launch_to_status(tmp_path: Path):
     job = str(job_file(tmp_path))
     data = ("data.train=builtin:python-source", "data.validation=1%", "training.evaluate.every=1")
     ramp = "training.batch_ramp={start: 4, increment: 4, samples: 4}"
-    options = [word for change in (*data, ramp) for word in ("--set", change)]
-    shown = child("launch", job, "--set", "training.steps=2", *options, cwd=tmp_path)
+    options = [word for change in (*data, ramp, TOO_LITTLE) for word in ("--set", change)]
+    words = ("launch", job, "--set", "training.steps=2", *options)
+    assert child(*words, cwd=tmp_path).code == 3
+    shown = child(*words, "--over-budget", cwd=tmp_path)
     folder = RunFolder(tmp_path / "runs" / "small")
     assert shown.code == 0, shown.out + shown.err
+    assert json.loads(folder.launch.read_text())["over_budget"] is True
     assert [line.split()[0] for line in shown.out.splitlines() if re.match(r" +\d/2 ", line)] == [
         "1/2",
         "1/2",

@@ -69,3 +69,40 @@ def test_nested_values_are_shown_as_yaml_with_their_origins(capsys: pytest.Captu
 def test_numbers_stand_to_the_right(capsys: pytest.CaptureFixture[str]):
     render.table(("run", "step"), [("a", "5"), ("long", "1000")], right=("step",))
     assert capsys.readouterr().out == "run   step\na        5\nlong  1000\n"
+
+
+class Utf8Terminal(Terminal):
+    """A terminal that shows more than ASCII."""
+
+    encoding = "utf-8"  # type: ignore[assignment]
+
+
+def bars(stream: Terminal) -> list[str]:
+    """A table of four shares on `stream`."""
+    rows = [["a"], ["bb"], ["c"], ["..."]]
+    with redirect_stdout(stream):
+        render.bars(["name"], rows, [0.5, 2.0, 0.001, None], of="of it")
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("columns", "length"), [("19", 8), ("80", 30), ("120", 30)])
+def test_bars_take_the_room_there_is(columns: str, length: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", columns)
+    head, half, double, little, none = bars(Utf8Terminal())
+    whole = length // 2  # the longest bar is of 2.0
+    assert head == "name  of it"
+    assert half == "a     " + "█" * round(whole / 2) + "░" * (length - round(whole / 2)) + " 50%"
+    assert double == "bb    " + "█" * whole + "▓" * (length - whole) + " 200%"
+    assert little == "c     " + "█" + "░" * (length - 1) + " <1%"
+    assert none == "..."
+
+
+def test_bars_have_signs_that_every_terminal_has(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert bars(Terminal())[2] == "bb    " + "#" * 15 + "!" * 15 + " 200%"
+
+
+def test_what_is_too_much_is_red():
+    double = bars(Utf8Terminal())[2]
+    assert double == "bb    \x1b[32m" + "█" * 15 + "\x1b[0m\x1b[31m" + "▓" * 15 + "\x1b[0m 200%"

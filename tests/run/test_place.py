@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from partrain.run.launcher import read_launcher
 from partrain.run.place import new_run_folder
 from partrain.run.runs import RunChoiceError, list_runs
 
@@ -31,6 +32,13 @@ def test_nothing_that_has_the_name_is_replaced(tmp_path):
     assert new_run_folder(tmp_path, "demo").path.name == "demo-4"
     assert (tmp_path / "demo").read_text() == "a file"
     assert (tmp_path / "demo-3" / "mine").read_text() == "kept"
+
+
+def test_it_is_written_down_that_a_run_is_over_budget(tmp_path):
+    for over_budget in (False, True):
+        launcher = read_launcher(new_run_folder(tmp_path, "demo", over_budget=over_budget))
+        assert launcher is not None
+        assert launcher.over_budget is over_budget
 
 
 def test_job_and_plan_are_their_owners_alone(tmp_path):
