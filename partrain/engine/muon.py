@@ -94,11 +94,13 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update. Collective over replicas and tensor group."""
+        """One update of all parameters that have a gradient. Collective over replicas and tensor group, whose
+        ranks have gradients of the same parameters."""
         for group in self.param_groups:
             rows = [(piece,) for piece in group["pieces"]] if self.replicas is None else [group["pieces"]]
             for parameter, pieces in zip(group["params"], rows, strict=True):
-                self._update(parameter, pieces, lr=group["lr"], weight_decay=group["weight_decay"])
+                if parameter.grad is not None:
+                    self._update(parameter, pieces, lr=group["lr"], weight_decay=group["weight_decay"])
 
     def _update(
         self, parameter: Tensor, pieces: tuple[Piece, ...], *, lr: float, weight_decay: float

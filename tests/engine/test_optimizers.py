@@ -7,9 +7,11 @@ import torch
 
 from partrain.engine.groups import ALONE
 from partrain.engine.muon import Muon, Piece, orthogonalised, spans
+from partrain.engine.optimizer import Clipping, build_optimizer
 from partrain.model.weights import ZEROS, Weight
 from partrain.spec.optimizers import OptimizerSection, resolve_optimizer
 from tests.engine.plain_optimizers import by_singular_values
+from tests.engine.plans import Case, plan_of
 
 pytestmark = pytest.mark.torch
 
@@ -61,3 +63,21 @@ def test_spans_of_all_shares_are_the_row() -> None:
         (10, 10, 14),
         (10, 14, 20),
     ]
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
+def test_an_update_whose_norm_is_not_finite_changes_neither_weights_nor_states(name: str) -> None:
+    plan = plan_of(Case(zero=0, optimizer=name))  # type: ignore[arg-type]
+    found = []
+    for gradients in ([1, 2], [1, None, 2]):
+        weight = torch.nn.Parameter(normal(4, 6))
+        weight.entry = Weight("layers.0.mlp.up.weight", 1, (4, 6), ZEROS, decay=True)  # type: ignore[attr-defined]
+        optimizer = build_optimizer(
+            plan, [{"params": [weight], "weight_decay": 0.1}], group=ALONE, replicas=None
+        )
+        Clipping(1.0, ALONE).before_steps_of(optimizer)
+        for seed in gradients:
+            weight.grad = torch.full((4, 6), float("nan")) if seed is None else normal(4, 6, seed=seed)
+            optimizer.step()
+        found.append(weight)
+    assert torch.equal(*found)
