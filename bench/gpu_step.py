@@ -171,7 +171,7 @@ def engine_step(plan: Plan) -> Iterator[Step]:
 def plain_step(plan: Plan) -> Iterator[Step]:
     """The same layers in a row under autocast, and nothing else."""
     region, wish, training = Region(ALONE), plan.training.optimizer, plan.training
-    samples = Samples(training.seed, plan.layout, 0, region)
+    samples = Samples(training, plan.layout, 0, region)
     execution = Execution(training.attention, training.compile, samples)
     choose_arithmetic(tf32=training.tf32)
     parts = decoder_parts(plan.model, region, plan.layout.recompute, execution)
