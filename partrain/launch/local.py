@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import math
+import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +27,12 @@ _IMPORTED = ("torch", "deepspeed", "tensorboard", "numpy")
 _WORKER = "partrain.engine.worker"
 OLDEST_DEEPSPEED = (0, 19, 4)
 CUDA_HINT = "pip install --force-reinstall torch"
+COMPILERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "cuda": ("CC", ("gcc", "clang")),
+    "cpu": ("CXX", ("g++", "clang++")),
+}
+"""Device -> the variable that names a compiler, and the names that triton (runtime/build.py) or torch
+(_inductor/config.py) look for where it is not set."""
 
 # What Slurm, Open MPI, PMIx and torchrun say is about the world that they started, not about this one.
 INHERITED = ("SLURM_", "OMPI_", "PMI_", "PMIX_", "PMI2_", "MPI_", "TORCHELASTIC_", "GROUP_", "ROLE_")
@@ -126,9 +134,11 @@ def check_ready(plan: Plan, machine: MachineFacts) -> None:
     """Refuse a launch that cannot work on this `machine`, before anything is created or started.
 
     Raises LaunchError: a package of the `train` extra is missing or too old, or one of another extra that the
-    plan needs is missing, there are too few GPUs, or they are others than the plan's.
+    plan needs is missing, blocks are to be compiled without a compiler, there are too few GPUs, or they are
+    others than the plan's.
     """
     _check_packages(plan)
+    _check_compiler(plan)
     if plan.machine.device != "cuda":
         return
     num_gpus = machine.num_devices if machine.device == "cuda" else 0
@@ -166,6 +176,17 @@ def _check_packages(plan: Plan) -> None:
         raise LaunchError(
             f"deepspeed {found} is installed, {oldest} or later is needed", hint="pip install -U deepspeed"
         )
+
+
+def _check_compiler(plan: Plan) -> None:
+    variable, names = COMPILERS[plan.machine.device]
+    named = {**os.environ, **plan.env}.get(variable)
+    if not plan.training.compile or named or any(shutil.which(name) for name in names):
+        return
+    raise LaunchError(
+        f"there is no C compiler ({' or '.join(names)}), which training.compile needs",
+        hint="install gcc, or training: {compile: false}",
+    )
 
 
 def is_as_planned(planned: MachineFacts, found: MachineFacts) -> bool:

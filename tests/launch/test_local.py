@@ -151,6 +151,27 @@ def test_a_missing_package_of_an_optimizer_names_its_extra():
 
 
 @pytest.mark.skipif(
+    package_version("deepspeed") is None, reason="asks about a compiler only when the packages are there"
+)
+@pytest.mark.parametrize(("device", "names"), [("cpu", "g++ or clang++"), ("cuda", "gcc or clang")])
+def test_blocks_are_not_compiled_without_a_compiler(tmp_path, monkeypatch, device, names):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in ("CC", "CXX"):
+        monkeypatch.delenv(variable, raising=False)
+    plan = a_plan(device=device)
+    compiling = replace(plan, training=replace(plan.training, compile=True))
+    with pytest.raises(LaunchError) as caught:
+        check_ready(compiling, machine(device))
+    assert str(caught.value) == (
+        f"there is no C compiler ({names}), which training.compile needs\n"
+        "      fix: install gcc, or training: {compile: false}"
+    )
+    if device == "cpu":  # on GPUs more is asked for
+        check_ready(plan, machine())
+        check_ready(replace(compiling, env={"CXX": "/opt/c++"}), machine())
+
+
+@pytest.mark.skipif(
     package_version("deepspeed") is None, reason="asks about GPUs only when the packages are there"
 )
 def test_more_ranks_than_gpus_are_refused():
