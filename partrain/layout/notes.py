@@ -32,7 +32,8 @@ def idle_devices(wish: Proposal) -> str | None:
     if wish.machine.device == "cpu" or wish.world_size >= there:
         return None
     room = there // (wish.pp * wish.tp)
-    dp = max(value for value in divisors(wish.dp * wish.num_micro_batches) if value <= room)
+    micro_batches = wish.batch_divisor // (wish.micro_batch_size or 1)
+    dp = max(value for value in divisors(micro_batches) if value <= room)
     advice = f"; dp: {dp} would use {dp * wish.pp * wish.tp}" if dp > wish.dp else ""
     return f"{there - wish.world_size} of {there} devices stay idle{advice}"
 

@@ -1,6 +1,7 @@
 from typing import Any
 
 from partrain.layout.notes import notes
+from partrain.spec.training import BatchRampSection
 from tests.layout.proposals import CPU, model, proposal
 
 
@@ -30,6 +31,9 @@ def test_idle_devices_are_said_with_the_dp_that_uses_them() -> None:
     # 63 = 3 x 3 x 7: at most 7 of 8.
     assert note(global_batch_size=63) == "7 of 8 devices stay idle; dp: 7 would use 7"
     assert note(dp=7, global_batch_size=63) == "1 of 8 devices stay idle"
+    # 64 = 4 + 5 x 12, of which 4 is all that divides start and increment.
+    ramp = BatchRampSection(start=4, increment=12, samples=100)
+    assert note(batch_ramp=ramp) == "7 of 8 devices stay idle; dp: 4 would use 4"
 
 
 def test_the_bubble_is_said_with_its_share() -> None:
