@@ -132,6 +132,12 @@ class InfeasibleError(FaultsError):
     exit_code = 3
 
 
+class CheckpointError(PartrainError):
+    """A checkpoint is missing, damaged, hostile, or does not fit the job."""
+
+    exit_code = 2
+
+
 class LaunchError(PartrainError):
     """The processes could not be started."""
 

@@ -33,6 +33,7 @@ THIRD_PARTIES = {
     "cost": set(),
     "plan": set(),
     "run": set(),
+    "checkpoint": set(),
     "data": {"numpy"},
     "data/facts.py": set(),
     "data/faults.py": set(),

@@ -1,0 +1,36 @@
+"""How large a checkpoint is, before there is one, and whether its disk has room."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from partrain.plan.plan import Plan
+from partrain.units import format_bytes
+
+MASTER_BYTES = 4
+"""A weight as the optimizer updates it, in fp32."""
+STATE_BYTES: Mapping[str, int] = {"adamw": 8}
+"""Optimizer -> bytes of its states for an element: both moments in fp32."""
+
+
+def expected_bytes(plan: Plan) -> int:
+    """Bytes of a checkpoint's weights and states; headers and the manifest come on top, below 1 %."""
+    return plan.parameters * (MASTER_BYTES + STATE_BYTES[plan.training.optimizer.name])
+
+
+def shortage(folder: Path, needed: int) -> str:
+    """Why `needed` bytes do not fit on the disk of `folder`; empty: they do."""
+    free = free_bytes(folder)
+    if free >= needed:
+        return ""
+    return f"{folder}: {format_bytes(free)} free on its disk, a checkpoint takes {format_bytes(needed)}"
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that the disk of `folder`, or of the nearest folder above that is there, has left."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    return shutil.disk_usage(place).free
