@@ -152,3 +152,8 @@ class RunError(PartrainError):
 
 class GuardError(RunError):
     """A training went wrong by itself, and every rank ends in the same step and says the same."""
+
+    def __init__(self, message: str, *, hint: str = "", sound_step: int | None = None) -> None:
+        """`sound_step`: the step that weights and states, sound ones, are of; None: they are not sound."""
+        super().__init__(message, hint=hint)
+        self.sound_step = sound_step

@@ -5,8 +5,13 @@ Memory is binary (GiB = 2^30 bytes), rates and counts are decimal (TFLOP/s = 1e1
 
 from __future__ import annotations
 
+import math
+import re
+
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3))
+_TIME = re.compile(r"(\d+(?:\.\d*)?)\s*(s|m|h|d)[a-z]*", re.IGNORECASE)
+_TIME_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST_S = 1e11
 """Seconds that are told in days: some 3,000 years."""
 
@@ -58,3 +63,25 @@ def format_seconds(seconds: float) -> str:
     if days:
         return f"{days}d {hours}h"
     return f"{hours}h {minutes}m" if hours else f"{minutes}m {total % 60}s"
+
+
+def parse_time(text: str) -> float:
+    """Seconds of a time in minutes or hours.
+
+    >>> parse_time("30m"), parse_time("2h")
+    (1800.0, 7200.0)
+    """
+    return float(text[:-1]) * _TIME_S[text[-1]]
+
+
+def nearest_time(text: str) -> str:
+    """The time in whole minutes or hours that `text` comes closest to, no less; empty: it is no time.
+
+    >>> [nearest_time(text) for text in ("30s", "30 min", "1.5 hours", "2 days", "soon", "0m")]
+    ['1m', '30m', '90m', '48h', '', '']
+    """
+    match = _TIME.fullmatch(text.strip())
+    minutes = math.ceil(float(match[1]) * _TIME_S[match[2].lower()] / 60) if match else 0
+    if not 0 < minutes < 100_000:
+        return ""
+    return f"{minutes // 60}h" if minutes >= 120 and minutes % 60 == 0 else f"{minutes}m"

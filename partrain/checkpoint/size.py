@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 from partrain.plan.plan import Plan
+from partrain.spec.optimizers import OPTIMIZERS, OptimizerName
 from partrain.units import format_bytes
 
 MASTER_BYTES = 4
 """A weight as the optimizer updates it, in fp32."""
-STATE_BYTES: Mapping[str, int] = {"adamw": 8}
-"""Optimizer -> bytes of its states for an element: both moments in fp32."""
+
+
+def stores_states(optimizer: OptimizerName) -> bool:
+    """Whether an optimizer's states are in its checkpoints: those of 8 bits have a scale for every 256 of
+    them and cannot be cut along a weight."""
+    return OPTIMIZERS[optimizer].state_bytes == MASTER_BYTES
 
 
 def expected_bytes(plan: Plan) -> int:
     """Bytes of a checkpoint's weights and states; headers and the manifest come on top, below 1 %."""
-    return plan.parameters * (MASTER_BYTES + STATE_BYTES[plan.training.optimizer.name])
+    facts = OPTIMIZERS[plan.training.optimizer.name]
+    states = facts.num_states * facts.state_bytes if stores_states(plan.training.optimizer.name) else 0
+    return plan.parameters * (MASTER_BYTES + states)
 
 
 def shortage(folder: Path, needed: int) -> str:

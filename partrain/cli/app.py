@@ -17,8 +17,22 @@ from typer.core import TyperCommand, TyperGroup
 from partrain import __version__
 from partrain.errors import PartrainError
 
-COMMANDS = ("init", "check", "estimate", "plan", "launch", "runs", "status", "logs", "board", "schema")
-"""In the order of `partrain --help`; each is the function of that name in the module of that name."""
+COMMANDS = (
+    "init",
+    "check",
+    "estimate",
+    "plan",
+    "launch",
+    "runs",
+    "status",
+    "logs",
+    "stop",
+    "board",
+    "checkpoint",
+    "schema",
+)
+"""In the order of `partrain --help`; each is the function of that name in the module of that name, or the
+functions of a module's COMMANDS."""
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -97,9 +111,15 @@ class Commands(TyperGroup):
 
 def _loaded(name: str) -> Any:
     module = import_module(f"partrain.cli.{name}")
-    alone = typer.Typer(add_completion=False)
-    alone.command(name, cls=Command)(getattr(module, name))
-    return typer.main.get_command(alone)
+    several = getattr(module, "COMMANDS", None)
+    found = typer.Typer(
+        add_completion=False, no_args_is_help=several is not None, help=module.HELP if several else None
+    )
+    for word in several or (name,):
+        found.command(word, cls=Command)(getattr(module, word))
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
 
 
 app = typer.Typer(

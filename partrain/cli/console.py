@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from partrain.cli import render
 from partrain.cli.outcomes import evaluated_words
 from partrain.cli.summary import Summary, evaluated, summed
-from partrain.launch.events import Evaluated, Event, Failed, Recorded, Started, Stopping
+from partrain.launch.events import Evaluated, Event, Failed, Noted, Recorded, Started, Stopping
 from partrain.plan.plan import Plan
 from partrain.run.records import EvaluationRecord, StepRecord, is_shown
 from partrain.units import format_bytes, format_count, format_seconds
@@ -66,11 +66,14 @@ class Console:
             render.say(evaluation_line(event.record, steps=self._plan.training.steps))
         elif isinstance(event, Started):
             render.say(f"{len(event.pids)} processes started; {first_wait(self._plan)}")
+        elif isinstance(event, Noted):
+            render.say((event.notice.message, "bad" if event.notice.is_grave else "dim"))
         elif isinstance(event, Failed):
             who = "the training" if event.failure.kind == "guard" else f"rank {event.failure.rank}"
             render.say((f"{who} failed: ending all ranks", "bad"))
         elif isinstance(event, Stopping):
-            render.say((f"{event.signal}: ending all ranks; once more kills them", "bold"))
+            saving = "" if self._plan.checkpoint.every == "none" or not self.summary else "saving and "
+            render.say((f"{event.signal}: {saving}ending all ranks; once more kills them", "bold"))
 
     def _step(self, record: StepRecord) -> None:
         if self.summary:

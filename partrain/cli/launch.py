@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from partrain.cli.planning import Planned
     from partrain.launch.script import LaunchScript
     from partrain.plan.plan import Plan
-    from partrain.run.folder import RunFolder
     from partrain.run.records import Outcome
+    from partrain.run.relaunch import Relaunch
 
 JobOrPlan = Annotated[
     Path,
     typer.Argument(
         metavar="JOB", help="The job file, or a plan.json of `partrain plan --out`.", show_default=False
     ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the job's run though the job has changed since.")
 ]
 New = Annotated[bool, typer.Option("--new", help="Start another run, whatever runs there are of this job.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be started, and end.")]
@@ -42,6 +45,7 @@ def launch(
     job: JobOrPlan,
     *,
     overrides: Overrides = None,
+    resume: Resume = False,
     new: New = False,
     dry_run: DryRun = False,
     over_budget: OverBudget = False,
@@ -56,7 +60,7 @@ def launch(
     """
     from partrain.cli.estimates import Found
     from partrain.cli.planning import fixes_of
-    from partrain.launch.local import check_ready, local_script
+    from partrain.launch.local import check_ready, check_room, local_script
     from partrain.launch.machine import find_machine
     from partrain.launch.supervise import supervise
     from partrain.run.folder import RunFolder
@@ -72,7 +76,11 @@ def launch(
         _show_script(plan.without_secrets(), script, as_json=as_json)
         return
     check_ready(plan, planned.machine if planned else find_machine(os.environ))
-    folder = relaunch(runs_folder, plan, job_text, new=new, over_budget=is_over)
+    check_room(plan, runs_folder)
+    if resume and new:
+        raise typer.BadParameter("--resume goes on with a run, --new starts another")
+    run = relaunch(runs_folder, plan, job_text, new=new, resume=resume, over_budget=is_over)
+    plan, folder = run.plan, run.folder
     script = local_script(plan, folder, python=sys.executable, environ=os.environ)
     if as_json:
         outcome = supervise(script, folder, on_event=lambda event: None)
@@ -80,7 +88,7 @@ def launch(
     else:
         options = (word for change in overrides or () for word in ("--set", _shown(change)))
         again = ("launch", str(job), *options, *(["--over-budget"] if is_over else []), "--new")
-        outcome = _watched(plan, folder, script, again)
+        outcome = _watched(run, script, again)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -134,18 +142,20 @@ def _shown(override: str) -> str:
     return f"{path}={HIDDEN}" if is_env else override
 
 
-def _watched(plan: Plan, folder: RunFolder, script: LaunchScript, again: Sequence[str]) -> Outcome:
+def _watched(run: Relaunch, script: LaunchScript, again: Sequence[str]) -> Outcome:
     """The run, shown from its start to its summary; `again` are the words of a command for another one."""
     from partrain.cli import layouts
     from partrain.cli.console import Console
     from partrain.cli.outcomes import show_next, show_outcome, show_summary
     from partrain.launch.supervise import supervise
 
+    plan, folder = run.plan, run.folder
     layouts.show_layout(plan)
     render.pairs({"run": str(folder.path), "TensorBoard": str(folder.tensorboard)})
     layouts.show_ranks(plan)
     render.say()
-    render.notes(plan.notes)
+    changed = [f"changed: {change}" for change in run.changes]
+    render.notes([*plan.notes, *(["goes on with a run that was begun"] if run.goes_on else []), *changed])
     render.say()
     with Console(plan) as console:
         outcome = supervise(script, folder, on_event=console.on_event)

@@ -79,8 +79,11 @@ class Guard:
         scaled = "" if result.loss_scale is None else f" at loss scale {result.loss_scale:g}"
         said = f"step {step}: the {what} is not finite{scaled}, {where}"
         guard, hint = self._plan.guard, _SPOILT if found and found.kind == "weight" else _LOWER
-        if guard.nan == "stop" or isfinite(result.grad_norm):  # with a finite norm the update was made
-            raise GuardError(said, hint=hint)
+        # With a finite norm the update was made; without a second run the weights were found to be spoilt.
+        was_made = isfinite(result.grad_norm) or again is None or isfinite(again.grad_norm)
+        sound_step = None if was_made else step - 1
+        if guard.nan == "stop" or isfinite(result.grad_norm):
+            raise GuardError(said, hint=hint, sound_step=sound_step)
         if again is not None and again.is_finite:
             self._skipped = []
             return again._replace(warning=f"{said}; that second update was made")
@@ -91,6 +94,7 @@ class Guard:
                 f"{number} steps in a row had to be skipped, guard.max_skipped_steps={most} are allowed;"
                 f" {self._skipped[0]}",
                 hint=hint,
+                sound_step=sound_step,
             )
         return result._replace(skipped=True, warning=f"{said}; its update is left out ({number} of {most})")
 

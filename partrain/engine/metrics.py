@@ -16,6 +16,7 @@ from partrain.engine.guard import StepResult
 from partrain.plan.batch_ramp import phase_at
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
+from partrain.run.metrics import cut_after
 from partrain.run.records import EvaluationRecord, StepRecord, is_shown, perplexity
 
 SCALARS = {
@@ -55,13 +56,15 @@ def peak_memory(device: torch.device) -> int:
 class Recorder:
     """Writes each step's record as it ends; on ranks other than 0 it does nothing."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, rank: int) -> None:
+    def __init__(self, plan: Plan, folder: RunFolder, rank: int, *, done: int = 0) -> None:
+        """`done`: steps that are not done again; later records are of a time that is no more."""
         self.plan = plan
         self._file = self._board = None
         if rank:
             return
+        cut_after(done, folder.metrics, folder.redone)
         self._file = open(folder.metrics, "a", encoding="utf-8", buffering=1)  # noqa: SIM115 (closed in close)
-        self._board = SummaryWriter(str(folder.events), purge_step=1, flush_secs=10)
+        self._board = SummaryWriter(str(folder.events), purge_step=done + 1, flush_secs=10)
         self._board.add_text("job", _code(folder.job.read_text(encoding="utf-8", errors="replace")), 0)
         self._board.add_text("plan", _code(plan.without_secrets().to_json()), 0)
 

@@ -13,6 +13,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 
 from partrain.data.sources import Sources, TokenSource
 from partrain.data.tokens import batch
+from partrain.engine.checkpoints import Checkpoints
 from partrain.engine.evaluation import evaluation_of
 from partrain.engine.guard import Guard, StepResult
 from partrain.engine.loss_scale import is_searching, loss_scale, settle_scale
@@ -70,16 +71,16 @@ def train_step(engine: Any, micro_batches: Iterator[Batch], *, lr: float) -> Ste
 
 
 def train(
-    engine: Any, plan: Plan, sources: Sources, *, rank: int, device: torch.device, recorder: Recorder
+    engine: Any, plan: Plan, sources: Sources, *, rank: int, recorder: Recorder, checkpoints: Checkpoints
 ) -> Iterator[int]:
-    """All steps of the plan, yielding each as it begins; every step and every evaluation is recorded.
+    """The steps of the plan that are left, yielding each as it begins; all and every evaluation are recorded.
 
     Raises GuardError, on every rank in the same step, when the training goes wrong. A step that is left out
     counts as one: learning rate and data are those of the step, whatever became of the steps before.
     """
-    replica, wish = coordinate_of(rank, plan.layout).dp, plan.training
+    replica, wish, device = coordinate_of(rank, plan.layout).dp, plan.training, engine.device
     evaluation = evaluation_of(plan, sources, rank=rank, device=device)
-    steps = range(1, wish.steps + 1)
+    steps = range(checkpoints.done + 1, wish.steps + 1)
     read = partial(batches, sources.train, plan, replica=replica, device=device)
     reader = Reader(lambda step: read(step=step), steps, ahead=wish.prefetch, device=device)
     guard, last = Guard(engine, plan, rank), time.monotonic()
@@ -101,3 +102,5 @@ def train(
             recorder.record_evaluation(step, loss=loss, evaluation_s=seconds)
             now = time.monotonic()  # no step's time contains it
         last = now
+        if checkpoints.after(step):
+            return

@@ -44,6 +44,7 @@ def run(plan: Plan, folder: RunFolder, rank: int) -> Iterator[int]:
     from partrain.data.sources import open_sources
     from partrain.data.tokens import check_tokens
     from partrain.engine.build import build_engine, join_world
+    from partrain.engine.checkpoints import Checkpoints
     from partrain.engine.metrics import Recorder
     from partrain.engine.train import train
 
@@ -59,8 +60,13 @@ def run(plan: Plan, folder: RunFolder, rank: int) -> Iterator[int]:
     for source in sources.all:
         check_tokens(source, part=rank, parts=size)
     engine = build_engine(plan, rank=rank, device=device)
-    recorder = Recorder(plan, folder, rank)
-    yield from train(engine, plan, sources, rank=rank, device=device, recorder=recorder)
+    checkpoints = Checkpoints(engine, plan, folder, rank=rank, device=device)
+    recorder = Recorder(plan, folder, rank, done=checkpoints.resume())
+    try:
+        yield from train(engine, plan, sources, rank=rank, recorder=recorder, checkpoints=checkpoints)
+    except RunError as error:  # of all ranks in the same step
+        checkpoints.close(rescue=getattr(error, "sound_step", None))
+        raise
     recorder.close()
     dist.barrier()
     dist.destroy_process_group()

@@ -18,18 +18,20 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
+from partrain.checkpoint.shelf import checkpoint_name
 from partrain.launch.channel import Channel
-from partrain.launch.events import Ended, Evaluated, Event, Failed, Recorded, Started, to_line
+from partrain.launch.events import Ended, Evaluated, Event, Failed, Noted, Recorded, Started, to_line
 from partrain.launch.host import disk_shortage, free_memory_bytes, memory_bytes, num_oom_kills
 from partrain.launch.processes import RankProcess, end, end_children, look_at, start_rank
 from partrain.launch.script import HostScript
-from partrain.launch.verdict import STOP_CODES, Host, Progress, RankEnd, judge
+from partrain.launch.verdict import STOP_CODES, STOP_FILE, Host, Progress, RankEnd, judge
 from partrain.run.failures import read_failure
 from partrain.run.folder import OWNERS_ALONE, RunFolder, write_json, write_whole
 from partrain.run.lifeline import adopt_orphans
-from partrain.run.metrics import MetricsTail
+from partrain.run.metrics import Tail, last_record, record_from
+from partrain.run.notices import notice_from
 from partrain.run.reading import object_in, read_regular, read_tail
-from partrain.run.records import EvaluationRecord, Outcome, StepRecord
+from partrain.run.records import EvaluationRecord, Outcome, Record, StepRecord
 from partrain.units import format_bytes
 
 _log = logging.getLogger(__name__)  # to standard error, which is the run's agent.log
@@ -37,6 +39,7 @@ _POLL_S = 0.1
 _FLUSH_S = 5.0
 _LOG_TAIL_BYTES = 4096
 _LOST = "the launcher"
+_CAUSES = {_LOST: "the launcher went away", STOP_FILE: "stopped"}
 
 
 class Agent:
@@ -46,7 +49,9 @@ class Agent:
         self._script = script
         self._channel = channel
         self._folder = RunFolder(Path(script.folder))
-        self._tail = MetricsTail(self._folder.metrics)
+        self._tail: Tail[Record] = Tail(self._folder.metrics, record_from)
+        self._notices = Tail(self._folder.notices, notice_from)
+        self._began = time.time()
         self._progress = Progress(0, script.steps)
         self._ranks: list[RankProcess] = []
         self._since: dict[str, float] = {}
@@ -122,13 +127,29 @@ class Agent:
             self._take_orders()
             self._forward_records()
             look_at(self._ranks)
-            if self._stop and not self._progress.complete:
+            if self._stop and not self._progress.complete and not self._saves():
                 return self._interrupted()
-            if self._stop or self._over():
+            if self._over():
                 self._forward_records()  # what was written between the look at the file and at the ranks
+                if self._stop and not self._progress.complete:
+                    return self._interrupted()
+                self._progress = self._progress_in_all()
                 ends = [self._end_of(rank) for rank in self._ranks]
                 host = Host(self._memory(), disk_shortage(self._folder.path))
                 return judge(ends, self._progress, host)
+
+    def _saves(self) -> bool:
+        """Whether the ranks, told to stop, may still save and leave; before a step there is nothing to."""
+        patience = self._script.limits.save_s if self._stop != _LOST and self._progress.step else 0.0
+        if patience and not self._folder.stop.exists():
+            self._folder.stop.touch()
+        return not self._held("saving", True, patience)
+
+    def _progress_in_all(self) -> Progress:
+        """How far the run came over all its launches: this one may have had nothing left to do."""
+        codes = [rank.exit_code for rank in self._ranks]
+        last = None if any(codes) or None in codes else last_record(self._folder.metrics)
+        return Progress(max(self._progress.step, last.step if last else 0), self._script.steps)
 
     def _take_orders(self) -> None:
         for line in self._channel.exchange(_POLL_S):
@@ -136,6 +157,8 @@ class Agent:
             wanted = str((order or {}).get("stop"))
             if wanted in STOP_CODES:
                 self._stop = self._stop or wanted
+        if self._folder.stop.exists():
+            self._stop = self._stop or STOP_FILE
         if self._channel.lost:
             self._stop = self._stop or _LOST
 
@@ -145,9 +168,9 @@ class Agent:
             return True
         limits = self._script.limits
         failing = any(codes) or any(self._folder.failure(rank.command.rank).exists() for rank in self._ranks)
-        leaving = self._progress.complete or 0 in codes
         settled = self._held("failing", failing, limits.settle_s)
-        return settled or self._held("leaving", leaving, limits.hang_s)
+        left = self._held("leaving", 0 in codes, limits.hang_s)
+        return settled or left or self._held("done", self._progress.complete, limits.save_s + limits.hang_s)
 
     def _held(self, what: str, holds: bool, seconds: float) -> bool:
         """Whether a condition has held for so long."""
@@ -172,16 +195,20 @@ class Agent:
         return f"free host memory now {format_bytes(min(free, total))} of {format_bytes(total)}{counted}"
 
     def _interrupted(self) -> Outcome:
-        cause = "the launcher went away" if self._stop == _LOST else f"ended by {self._stop}"
+        cause = _CAUSES.get(self._stop, f"ended by {self._stop}")
         code = STOP_CODES.get(self._stop, 130)
-        return Outcome("interrupted", code, f"{cause} after {self._progress}", time.time())
+        saved = self._folder.checkpoints / checkpoint_name(self._progress.step)
+        note = "; saved" if saved.is_dir() else ""
+        return Outcome("interrupted", code, f"{cause} after {self._progress}{note}", time.time())
 
     def _forward_records(self) -> None:
+        for notice in self._notices.read():
+            self._send(Noted(notice))
         while records := self._tail.read():
-            last = records[-1]
-            waits = self._script.evaluates and not isinstance(last, EvaluationRecord)
-            self._progress = Progress(last.step, self._script.steps, waits)
-            for record in records:
+            # The file has the steps of earlier launches too.
+            for record in (record for record in records if record.time >= self._began):
+                waits = self._script.evaluates and not isinstance(record, EvaluationRecord)
+                self._progress = Progress(record.step, self._script.steps, waits)
                 if not self._channel.full:  # the file has them all
                     self._send(Recorded(record) if isinstance(record, StepRecord) else Evaluated(record))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from partrain.run.notices import Notice
 from partrain.run.reading import object_in
 from partrain.run.records import (
     EvaluationRecord,
@@ -41,6 +42,13 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """The run has something to say."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True)
 class Failed:
     """A rank failed; the others are about to be ended."""
 
@@ -62,7 +70,7 @@ class Ended:
     outcome: Outcome
 
 
-Event = Started | Recorded | Evaluated | Failed | Stopping | Ended
+Event = Started | Recorded | Evaluated | Noted | Failed | Stopping | Ended
 
 
 def to_line(event: Event) -> bytes:
@@ -86,6 +94,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "started": lambda value: Started({int(rank): int(pid) for rank, pid in value["pids"].items()}),
     "recorded": lambda value: Recorded(StepRecord(**value["record"])),
     "evaluated": lambda value: Evaluated(EvaluationRecord(**value["record"])),
+    "noted": lambda value: Noted(Notice(**value["notice"])),
     "failed": lambda value: Failed(str(value["message"]), failure_from(value["failure"])),
     "stopping": lambda value: Stopping(str(value["signal"])),
     "ended": lambda value: Ended(outcome_from(value["outcome"])),

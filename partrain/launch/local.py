@@ -12,8 +12,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from partrain.checkpoint.size import expected_bytes, shortage
 from partrain.errors import Fault, LaunchError, SpecError
-from partrain.launch.script import HostScript, LaunchScript, RankCommand
+from partrain.launch.script import HostScript, LaunchScript, Limits, RankCommand
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
@@ -22,6 +23,8 @@ from partrain.spec.facts import MachineFacts
 from partrain.spec.optimizers import OPTIMIZERS
 from partrain.units import format_bytes
 
+SAVE_S = 600.0
+"""Longest wait for a run that was told to stop; who does not want to wait says it twice."""
 LOOPBACK = "127.0.0.1"
 _IMPORTED = ("torch", "deepspeed", "tensorboard", "numpy")
 _WORKER = "partrain.engine.worker"
@@ -81,6 +84,7 @@ def local_script(plan: Plan, folder: RunFolder, *, python: str, environ: Mapping
         env={**_missing(_defaults(plan), environ), **plan.env, **_world(plan)},
         drop=INHERITED,
         choose_port=True,
+        limits=Limits(save_s=SAVE_S if plan.checkpoint.every != "none" else 0.0),
     )
     return LaunchScript((host,))
 
@@ -156,6 +160,13 @@ def check_ready(plan: Plan, machine: MachineFacts) -> None:
         )
     if not torch_has_cuda():
         raise LaunchError("the installed torch is built without CUDA", hint=CUDA_HINT)
+
+
+def check_room(plan: Plan, runs_folder: Path) -> None:
+    """Raise LaunchError where the disk that keeps the runs has no room for one checkpoint."""
+    lacking = "" if plan.checkpoint.every == "none" else shortage(runs_folder, expected_bytes(plan))
+    if lacking:
+        raise LaunchError(lacking, hint="run: {dir: ...} on a larger disk, or checkpoint: {every: none}")
 
 
 def _check_packages(plan: Plan) -> None:

@@ -28,6 +28,8 @@ class Limits:
     """After the first failure, for the others to say why they end."""
     grace_s: float = 3.0
     """Between SIGTERM and SIGKILL."""
+    save_s: float = 0.0
+    """After an order to stop, for the ranks to save and leave; 0: nothing is saved."""
     hang_s: float = 30.0
     """After the last step or the first rank's end, for all ranks to end."""
 

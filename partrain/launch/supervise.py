@@ -47,7 +47,7 @@ def supervise(script: LaunchScript, folder: RunFolder, *, on_event: OnEvent) -> 
     others = children()
     early: list[int] = []
     with _signals(lambda number, frame: early.append(number)):
-        watch = _Watch(_start_agent(folder), others)
+        watch = _Watch(_start_agent(folder), others, script.hosts[0].limits.save_s)
         with _signals(watch.on_signal):
             for number in early:
                 watch.on_signal(number)
@@ -72,6 +72,8 @@ class _Watch:
     agent: subprocess.Popen[bytes]
     others: frozenset[int]
     """Children of this process that are not the run's."""
+    save_s: float
+    """How long the ranks may take to save when told to stop."""
     groups: tuple[int, ...] = ()
     outcome: Outcome | None = None
     stop: str = ""
@@ -106,7 +108,7 @@ class _Watch:
             self._kill()
             return
         self.stop = signal.Signals(number).name
-        self._deadline = time.monotonic() + _STOP_S
+        self._deadline = time.monotonic() + self.save_s + _STOP_S
         if self._asked:
             self._ask_to_stop()
 

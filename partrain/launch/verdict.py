@@ -15,8 +15,10 @@ from partrain.run.records import Failure, Outcome
 # after errors: communication libraries abort a process whose peer is gone.
 _EVIDENCE = ("signal", "error", "guard", "abort", "exit", "peer")
 
-STOP_CODES = {"SIGINT": 130, "SIGTERM": 143}
-"""Signal that ended a run -> exit code."""
+STOP_FILE = "stop"
+"""Someone left a file that asks the run to stop."""
+STOP_CODES = {"SIGINT": 130, "SIGTERM": 143, STOP_FILE: 130}
+"""What ended a run -> exit code."""
 
 _SIGNAL_CAUSES = {
     signal.SIGKILL: "often the kernel's out-of-memory killer",

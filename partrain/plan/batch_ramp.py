@@ -74,3 +74,9 @@ def steps_for(sequences: int, ramp: BatchRampSection | None, batch: int) -> int:
     """
     last = [phase for phase in phases(ramp, batch) if phase.first_sequence < max(1, sequences)][-1]
     return last.first_step - 1 + -(-(sequences - last.first_sequence) // last.batch)
+
+
+def sequences_before(step: int, training: TrainingPlan, layout: Layout) -> int:
+    """Sequences trained on before `step`; the step begins at this position of the data's order."""
+    phase = phase_at(step, training, layout)
+    return phase.sequences_after(step) - phase.batch

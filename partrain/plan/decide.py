@@ -29,7 +29,7 @@ from partrain.spec.hardware import BY_HAND, NodeSection
 from partrain.spec.job import JobSpec
 from partrain.spec.load import Reading, is_doubtful, place_of
 from partrain.spec.model import ModelSpec
-from partrain.spec.optimizers import resolve_optimizer
+from partrain.spec.optimizers import OPTIMIZERS, resolve_optimizer
 from partrain.spec.resolve import resolve_model
 from partrain.spec.training import ChunkSize
 
@@ -272,9 +272,18 @@ def _plan(
         env=job.launch.env,
         run_dir=job.run.dir,
         log_every=job.monitor.log_every,
+        checkpoint=job.checkpoint,
         origins={},
-        notes=(*_auto_notes(choice), *notes(wish), *memory_notes(verdict)),
+        notes=(*_auto_notes(choice), *notes(wish), *memory_notes(verdict), *_checkpoint_notes(job)),
     )
+
+
+def _checkpoint_notes(job: JobSpec) -> tuple[str, ...]:
+    """What a run loses when it is resumed."""
+    name = job.training.optimizer.name
+    if job.checkpoint.every == "none" or OPTIMIZERS[name].state_bytes == 4:
+        return ()
+    return (f"checkpoints do not have the states of {name}: after a resume they begin anew",)
 
 
 def _auto_notes(choice: Choice) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from partrain.layout.layout import Layout
+from partrain.spec.checkpoint import CheckpointSection
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.guard import GuardSection
 from partrain.spec.hardware import MemoryShare
@@ -122,6 +123,7 @@ class Plan:
     env: dict[EnvName, str]
     run_dir: str
     log_every: Count
+    checkpoint: CheckpointSection
     origins: dict[str, str]
     """Key path -> where its value comes from, in words."""
     notes: tuple[str, ...]

@@ -37,6 +37,36 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def redone(self) -> Path:
+        """Records of steps that were done again after a resume."""
+        return self.path / "metrics.redone.jsonl"
+
+    @property
+    def notices(self) -> Path:
+        """What the run has to say to its user, a line each, appended by rank 0."""
+        return self.path / "notices.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """A folder a checkpoint."""
+        return self.path / "checkpoints"
+
+    @property
+    def stop(self) -> Path:
+        """Once it is there, the run is saved and ends."""
+        return self.path / "stop"
+
+    @property
+    def save(self) -> Path:
+        """Once it is there, the run is saved and the file removed."""
+        return self.path / "save"
+
+    @property
+    def attempts(self) -> Path:
+        """What earlier launches of the run left, a folder each."""
+        return self.path / "attempts"
+
+    @property
     def tensorboard(self) -> Path:
         """What TensorBoard is pointed at."""
         return self.path / "tensorboard"

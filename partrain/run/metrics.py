@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from partrain.run.reading import object_in, open_regular, read_tail
 from partrain.run.records import EvaluationRecord, Record, StepRecord
 
+T = TypeVar("T")
 _CHUNK_BYTES = 2**18
 _LONGEST_LINE_BYTES = 2**16
 _LONGEST_SEARCH_BYTES = 2**24
@@ -73,15 +74,41 @@ def _last(path: Path, kind: type[_Kind], num_bytes: int) -> _Kind | None:
     return None
 
 
-class MetricsTail:
-    """The records that were appended since the last look."""
+def cut_after(step: int, path: Path, dropped: Path) -> None:
+    """Leave the records up to `step` in a file, and move all else, a torn line too, to the end of `dropped`.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
+    The file is replaced, never cut short: who follows it sees another file. Raises OSError.
+    """
+    if not path.exists():
+        return
+    rest: list[bytes] = []
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(path, "rb") as old, open(new, "wb") as kept:
+        for line in old:
+            record = record_from(line)
+            if record is not None and record.step <= step and line.endswith(b"\n"):
+                kept.write(line)
+            else:
+                rest.append(line)
+        kept.flush()
+        os.fsync(kept.fileno())
+    if not rest:
+        new.unlink()
+        return
+    with open(dropped, "ab") as file:
+        file.writelines(rest)
+    os.replace(new, path)
 
-    def read(self) -> tuple[Record, ...]:
-        """Whole new records, at most a chunk of them; lines that are no record are left out.
+
+class Tail(Generic[T]):
+    """What was appended to a file of lines since the last look."""
+
+    def __init__(self, path: Path, parse: Callable[[bytes], T | None]) -> None:
+        self._path, self._parse = path, parse
+        self._offset = self._file = 0
+
+    def read(self) -> tuple[T, ...]:
+        """What whole new lines spell, at most a chunk of them; lines that spell nothing are left out.
 
         A line without its end is left for later, unless it is too long ever to be a record.
         """
@@ -90,8 +117,8 @@ class MetricsTail:
         if not end and len(data) == _CHUNK_BYTES:
             end = len(data)
         self._offset += end
-        found = (record_from(line) for line in data[:end].splitlines())
-        return tuple(record for record in found if record is not None)
+        found = (self._parse(line) for line in data[:end].splitlines())
+        return tuple(item for item in found if item is not None)
 
     def _next_chunk(self) -> bytes:
         try:
@@ -99,6 +126,9 @@ class MetricsTail:
         except OSError:
             return b""
         try:
+            number = os.fstat(descriptor).st_ino
+            if number != self._file:  # another file of that name is read from its beginning
+                self._file, self._offset = number, 0
             return os.pread(descriptor, _CHUNK_BYTES, self._offset)
         except OSError:
             return b""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from partrain.plan.plan import HIDDEN, Plan
-from partrain.run.folder import RunFolder
+from partrain.run.attempts import past_attempts, take_over
+from partrain.run.folder import OWNERS_ALONE, RunFolder, write_whole
 from partrain.run.launcher import read_launcher
 from partrain.run.place import new_run_folder
 from partrain.run.reading import read_object
@@ -21,17 +23,62 @@ _MOST_CHANGES = 12
 _ANOTHER = "--new starts another run"
 
 
-def relaunch(run_dir: Path, plan: Plan, job_text: str, *, new: bool, over_budget: bool = False) -> RunFolder:
-    """A new folder for `plan`, with job and plan in it, if it has no run yet or a `new` one is wanted.
+@dataclass(frozen=True)
+class Relaunch:
+    """Where a job is launched, and with which plan."""
 
-    `over_budget`: it is started though the estimate says that it does not fit, which is written down.
-    Raises RunChoiceError if there is one: it still runs, is done, cannot be gone on with, or was another job;
-    and if the folder cannot be written.
+    folder: RunFolder
+    plan: Plan
+    goes_on: bool
+    """Whether it is a run that was begun before."""
+    changes: tuple[str, ...] = ()
+    """What is changed of that run."""
+
+
+def relaunch(
+    run_dir: Path, plan: Plan, job_text: str, *, new: bool, resume: bool = False, over_budget: bool = False
+) -> Relaunch:
+    """A folder for `plan`: of its run if that stopped, else a new one with job and plan in it.
+
+    A run that stopped goes on with the plan that it has; with another one only if `resume` says so. A `new`
+    one is started whatever there is. `over_budget`: it is started though the estimate says that it does not
+    fit, which is written down. Raises RunChoiceError if the run still goes on, is done, or was another
+    job; and if the folder cannot be written.
     """
     earlier = None if new else latest_run_of(run_dir, plan.name)
-    if earlier is not None:
-        _refuse(earlier, plan)
-    return new_run_folder(run_dir, plan.name, job=job_text, plan=plan.to_json(), over_budget=over_budget)
+    if earlier is None:
+        if resume:
+            raise RunChoiceError(f"{plan.name} has no run in {run_dir} to resume", hint="leave out --resume")
+        folder = new_run_folder(
+            run_dir, plan.name, job=job_text, plan=plan.to_json(), over_budget=over_budget
+        )
+        return Relaunch(folder, plan, goes_on=False)
+    changes = _changes(earlier, plan, resume=resume)
+    try:
+        left = take_over(earlier.folder, over_budget=over_budget)
+        if changes:
+            _replace(earlier.folder, plan, job_text, left)
+    except OSError as error:
+        message = f"{earlier.path} cannot be written: {error.strerror or error}"
+        raise RunChoiceError(message, hint=_ANOTHER) from error
+    return Relaunch(earlier.folder, plan if changes else _stored_plan(earlier), True, changes)
+
+
+def _replace(folder: RunFolder, plan: Plan, job_text: str, left: Path) -> None:
+    """Give a run another job and plan; what it had goes to what the launch before `left`."""
+    for path in (folder.job, folder.plan):
+        if path.exists():
+            path.rename(left / path.name)
+    write_whole(folder.job, job_text, mode=OWNERS_ALONE)
+    write_whole(folder.plan, plan.to_json(), mode=OWNERS_ALONE)
+
+
+def _stored_plan(earlier: RunInfo) -> Plan:
+    """The plan that a run has. Raises RunChoiceError."""
+    try:
+        return Plan.from_json(earlier.folder.plan.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _unreadable(earlier) from error
 
 
 def latest_run_of(run_dir: Path, name: str) -> RunInfo | None:
@@ -46,26 +93,37 @@ def latest_run_of(run_dir: Path, name: str) -> RunInfo | None:
 
 def _was_never_begun(info: RunInfo) -> bool:
     """Whether the launcher ended before it started anything, which would have left a log."""
-    return info.state == "lost" and not any(info.folder.logs.glob("*"))
+    folder = info.folder
+    return info.state == "lost" and not any(folder.logs.glob("*")) and not past_attempts(folder)
 
 
-def _refuse(earlier: RunInfo, plan: Plan) -> None:
+def _changes(earlier: RunInfo, plan: Plan, *, resume: bool) -> tuple[str, ...]:
+    """What is changed of a run that may go on. Raises RunChoiceError where it may not."""
     where = f"{earlier.path} ({_standing(earlier)})"
     if earlier.state in ("running", "unknown"):
         launcher = read_launcher(earlier.folder)
         who = f", launched by process {launcher.pid} on {launcher.host}" if launcher else ""
         raise RunChoiceError(f"{plan.name} is running: {where}{who}", hint=f"wait, stop it, or {_ANOTHER}")
     before = read_object(earlier.folder.plan)
-    changes = plan_changes(before or {}, json.loads(plan.to_json()))
     if before is None:
-        raise RunChoiceError(f"{plan.name} has a run whose plan cannot be read: {where}", hint=_ANOTHER)
-    if changes:
+        raise _unreadable(earlier)
+    changes = plan_changes(before, json.loads(plan.to_json()))
+    if changes and not resume:
         listed = "\n".join(f"      {change}" for change in _cut(changes))
-        raise RunChoiceError(f"{plan.name} has changed since its run {where}:\n{listed}", hint=_ANOTHER)
-    if earlier.state == "done":
+        message = f"{plan.name} has changed since its run {where}:\n{listed}"
+        raise RunChoiceError(
+            message, hint=f"--resume goes on with that run under the changed job, {_ANOTHER}"
+        )
+    if earlier.state == "done" and not changes:
         raise RunChoiceError(f"{plan.name} is done: {where}", hint=_ANOTHER)
-    message = f"{plan.name} has a run that stopped: {where}; this version keeps no checkpoints to go on from"
-    raise RunChoiceError(message, hint=_ANOTHER)
+    if not changes:
+        _stored_plan(earlier)
+    return changes
+
+
+def _unreadable(earlier: RunInfo) -> RunChoiceError:
+    where = f"{earlier.path} ({_standing(earlier)})"
+    return RunChoiceError(f"there is a run whose plan cannot be read: {where}", hint=_ANOTHER)
 
 
 def _standing(info: RunInfo) -> str:

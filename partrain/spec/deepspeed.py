@@ -66,7 +66,7 @@ DECIDED: Mapping[str, str] = {
     "wandb": "monitor.log_every",
     "csv_monitor": "monitor.log_every",
     "comet": "monitor.log_every",
-    "checkpoint": "checkpoint (planned, not in this version)",
+    "checkpoint": "checkpoint",
 }
 """Keys that follow from the plan, and where to say it."""
 

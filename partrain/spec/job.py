@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from partrain.spec.checkpoint import CheckpointSection
 from partrain.spec.data import DataSection
 from partrain.spec.guard import GuardSection
 from partrain.spec.hardware import HardwareSection
@@ -41,5 +42,7 @@ class JobSpec:
     """What is shown while it runs."""
     guard: GuardSection = field(default_factory=GuardSection)
     """What is done when it goes wrong by itself."""
+    checkpoint: CheckpointSection = field(default_factory=CheckpointSection)
+    """When it is saved, and which checkpoints stay."""
     deepspeed: dict[str, Any] = field(default_factory=dict)
     """Raw DeepSpeed keys, from a checked list; a clash with what the plan decides is an error."""

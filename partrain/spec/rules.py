@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from partrain.errors import Reason
+from partrain.spec.checkpoint import CheckpointSection
 from partrain.spec.data import share_of
 from partrain.spec.job import JobSpec
 from partrain.spec.optimizers import OPTIMIZERS, resolve_optimizer, unread_keys
@@ -120,6 +121,23 @@ def evaluation_needs_data(job: JobSpec) -> Reason | None:
     )
 
 
+def what_is_not_saved_is_not_kept(job: JobSpec) -> Reason | None:
+    """Without saves there is nothing to keep."""
+    return kept_but_not_saved(job.checkpoint)
+
+
+def kept_but_not_saved(wish: CheckpointSection) -> Reason | None:
+    """Why the section keeps what it does not save, if so."""
+    if wish.every != "none" or wish.keep_every is None:
+        return None
+    return Reason(
+        ("checkpoint.keep_every", "checkpoint.every"),
+        f"keep_every={wish.keep_every} came with every=none, which saves nothing",
+        "a number of steps, a time or auto as every",
+        "leave out every, or keep_every",
+    )
+
+
 RULES: tuple[Callable[[JobSpec], Reason | None], ...] = (
     length_is_given_once,
     warmup_ends_before_the_training,
@@ -129,6 +147,7 @@ RULES: tuple[Callable[[JobSpec], Reason | None], ...] = (
     rotary_fields_need_rotary_positions,
     the_validation_share_is_a_part,
     evaluation_needs_data,
+    what_is_not_saved_is_not_kept,
 )
 
 

@@ -105,6 +105,9 @@ ELSEWHERE: Mapping[str, str] = {
     "eval_data": "data.validation",
     "logging_steps": "monitor.log_every",
     "output_dir": "run.dir",
+    "save_steps": "checkpoint.every",
+    "save_interval": "checkpoint.every",
+    "save_total_limit": "checkpoint.keep",
     "dataset": "data.train",
     "dataset_path": "data.train",
 }

@@ -10,13 +10,16 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+from partrain.spec.checkpoint import TIME
 from partrain.spec.forms import Form, fits, forms_at, item_forms, keys_of
 from partrain.spec.keypath import Loc
 from partrain.spec.scalars import BadScalar, typed
+from partrain.units import nearest_time
 
 _PATTERNS: Mapping[str, str] = {
     r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$": "up to 64 letters, digits, `.`, `_` and `-`, no sign first",
     r"^\S.*$": "a share as 1%, or the path of a token file",
+    TIME: "a time in minutes or hours like 30m or 2h",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "a name of letters, digits and `_`, no digit first",
 }
 _SYNONYMS = {"yes": True, "on": True, "y": True, "no": False, "off": False, "n": False}
@@ -108,6 +111,8 @@ def _nearest_to_text(found: tuple[Form, ...], text: str) -> str:
     close = difflib.get_close_matches(text.lower(), choices, n=1, cutoff=0.6)
     if close:
         return choices[close[0]]
+    if any(form.bounds.pattern == TIME for form in found):
+        return nearest_time(text)
     named = any(form.bounds.pattern in _PATTERNS for form in found)
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text).strip("-_")[:63] if named else ""
 

@@ -12,6 +12,7 @@ from partrain.layout.stages import balanced_bounds
 from partrain.model.shape import flops_per_token, layer_flops, parameters, rank_parameters
 from partrain.plan.ds_config import deepspeed_config
 from partrain.plan.plan import EvaluationPlan, Plan, StagePlan, TrainingPlan
+from partrain.spec.checkpoint import CheckpointSection
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.guard import GuardSection
 from partrain.spec.model import ModelSpec
@@ -127,6 +128,9 @@ class Case:
     compile: bool = False
     evaluate: int = EVALUATED
     """Sequences of the evaluation after step 2; 0: there is none."""
+    num_layers: int = SIZES["num_layers"]
+    vocab_size: int = SIZES["vocab_size"]
+    hidden_size: int = SIZES["hidden_size"]
     sabotage: str = ""
 
     @property
@@ -157,6 +161,8 @@ class Case:
 def plan_of(case: Case) -> Plan:
     # Eight tensor shards need eight key-value heads; elsewhere two query heads share one.
     heads = 8 if case.tp == 8 else 4
+    sizes = {**SIZES, "num_layers": case.num_layers, "vocab_size": case.vocab_size}
+    sizes |= {"hidden_size": case.hidden_size, "mlp_size": 2 * case.hidden_size}
     model = ModelSpec(
         family=case.shape,
         num_kv_heads=heads,
@@ -164,7 +170,7 @@ def plan_of(case: Case) -> Plan:
         dropout=case.dropout,
         attention_dropout=case.attention_dropout,
         **SHAPES[case.shape],
-        **SIZES,
+        **sizes,
     )
     layout = Layout(
         dp=case.dp,
@@ -232,6 +238,7 @@ def plan_of(case: Case) -> Plan:
         env={},
         run_dir="runs",
         log_every=1,
+        checkpoint=CheckpointSection(),
         origins={},
         notes=(),
         evaluation=EvaluationPlan(every=2, data=SYNTHETIC, first=FIRST_HELD_BACK, num_sequences=case.evaluate)

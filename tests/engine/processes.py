@@ -7,7 +7,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from tests.engine.plans import Case, plan_of
 
 CASES_A_WORLD = 30
 LIMIT_S = 600
+Process = subprocess.Popen[bytes]
 
 
 class Found(NamedTuple):
@@ -49,6 +51,14 @@ def run_world(module: str, work: Sequence[dict[str, Any]], size: int, folder: Pa
     folder.mkdir()
     plans, results = folder / "plans.json", folder / "results.jsonl"
     plans.write_text(json.dumps(work))
+    with world(module, size, (str(plans), str(results)), folder) as ranks:
+        wait_for(ranks, folder)
+    return results
+
+
+@contextmanager
+def world(module: str, size: int, arguments: Sequence[str], folder: Path) -> Iterator[list[Process]]:
+    """The ranks of a world that run `module`, logging into `folder`; none is left after the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -61,16 +71,22 @@ def run_world(module: str, work: Sequence[dict[str, Any]], size: int, folder: Pa
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
     }
-    argv = [sys.executable, "-m", module, str(plans), str(results)]
-    started = []
+    argv = [sys.executable, "-m", module, *arguments]
+    started: list[Process] = []
     try:
         for rank in range(size):
             with open(folder / f"rank-{rank}.log", "w") as log:
                 env = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
                 started.append(subprocess.Popen(argv, env=env, stdout=log, stderr=subprocess.STDOUT))
-        codes = [process.wait(timeout=LIMIT_S) for process in started]
+        yield started
     finally:
         for process in started:
             process.kill()
-    assert codes == [0] * size, "\n".join((folder / f"rank-{r}.log").read_text()[-3000:] for r in range(size))
-    return results
+            process.wait()
+
+
+def wait_for(ranks: Sequence[Process], folder: Path) -> None:
+    """Until all have ended, without a fault."""
+    codes = [process.wait(timeout=LIMIT_S) for process in ranks]
+    logs = (folder / f"rank-{rank}.log" for rank in range(len(ranks)))
+    assert not any(codes), "\n".join(log.read_text()[-3000:] for log in logs)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from partrain.checkpoint.shelf import read_checkpoint
 from partrain.run.folder import RunFolder
 from partrain.run.reading import read_object
 from partrain.run.records import outcome_from
@@ -60,6 +61,8 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(
     assert launched.returncode == 5, launched.stdout + launched.stderr
     folder = RunFolder(tmp_path / "runs" / "spoilt")
     assert folder.metrics.read_text().count("\n") == 1
+    # What the failed step found is saved: with another learning rate the run can go on from there.
+    assert read_checkpoint(folder.checkpoints / "step-00000001").samples == 8
     outcome = outcome_from(read_object(folder.outcome))
     assert (outcome.state, outcome.exit_code, outcome.failure and outcome.failure.step) == ("failed", 5, 2)
     assert NAMED.fullmatch(outcome.message), outcome.message

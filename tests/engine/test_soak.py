@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tests.engine.plans import covering_cases
 from tests.engine.processes import run_cases
 from tests.engine.test_kills import JOB, LIMIT_S, ROOT, nothing_left, processes_of
 from tests.engine.test_layouts import FIRST_LOSS, LATER_LOSS, NORM, deviations
+from tests.engine.test_resume import STEPS, Runs, undisturbed
 
 pytestmark = [pytest.mark.torch, pytest.mark.soak]
 
@@ -50,3 +52,25 @@ def test_every_layout_equals_the_plain_loop_over_ten_steps(tmp_path: Path) -> No
         assert first <= FIRST_LOSS, case
         assert norm <= NORM, case
         assert later <= LATER_LOSS, case
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
+    return undisturbed(tmp_path_factory.mktemp("uninterrupted"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the processes of a run in /proc")
+@pytest.mark.parametrize("seed", range(30))
+def test_a_run_killed_around_its_saves_comes_to_the_same_end(
+    seed: int, uninterrupted: list[list[Any]], tmp_path: Path
+) -> None:
+    """kill -9 of all ranks, or of the launcher too, at any moment after a step near a save."""
+    runs, chance = Runs(tmp_path), random.Random(seed)
+    launch = runs.start()
+    runs.wait_for(chance.choice((2, 3, 5, 6, 8, 9, 30, 33)), launch)
+    time.sleep(chance.uniform(0, 0.5))
+    runs.kill(launcher_too=chance.random() < 0.5)
+    launch.wait()
+    if len(runs.records()) < STEPS:
+        assert "done: all" in runs.to_the_end()
+    assert runs.records() == uninterrupted

@@ -53,6 +53,50 @@ def test_a_folder_with_another_plan_is_left_alone(folder):
     assert folder.plan.read_text() == '{"name": "another"}'
 
 
+def events_of(folder, behaviours, order=b"", **limits):
+    """What is told of ranks that get an `order` once a step is recorded; a file asks them to stop without."""
+    events = []
+    with subprocess.Popen(AGENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as agent:
+        agent.stdin.write(script_of(folder, behaviours, **limits).hosts[0].to_json().encode() + b"\n")
+        agent.stdin.flush()
+        for line in agent.stdout:
+            events.append(json.loads(line))
+            if events[-1]["event"] == "recorded" and order:
+                agent.stdin.write(order)
+                agent.stdin.flush()
+            elif events[-1]["event"] == "recorded":
+                folder.stop.touch()
+        agent.wait(timeout=10)
+    return events
+
+
+def test_ranks_that_are_told_to_stop_save_and_leave(folder, nothing_left):
+    found = events_of(folder, ["saver", "saver"], b'{"stop": "SIGTERM"}\n', save_s=8.0)[-1]["outcome"]
+    assert (found["state"], found["exit_code"]) == ("interrupted", 143)
+    assert found["message"] == "ended by SIGTERM after step 1 of 3; saved"
+
+
+def test_a_file_stops_a_run_too(folder, nothing_left):
+    found = events_of(folder, ["saver", "saver"], save_s=8.0)[-1]["outcome"]
+    assert (found["state"], found["exit_code"]) == ("interrupted", 130)
+    assert found["message"] == "stopped after step 1 of 3; saved"
+
+
+def test_ranks_that_do_not_leave_when_told_are_ended(folder, nothing_left):
+    found = events_of(folder, ["work", "work"], b'{"stop": "SIGINT"}\n', save_s=1.0)[-1]["outcome"]
+    assert (found["state"], found["exit_code"]) == ("interrupted", 130)
+    assert found["message"] == "ended by SIGINT after step 1 of 3"
+
+
+def test_steps_of_earlier_launches_are_not_told_again(folder, nothing_left):
+    earlier = {"loss": 2.5, "lr": 1e-3, "grad_norm": 1.0, "step_s": 0.1, "tokens": 1, "tokens_per_s": 1.0}
+    earlier |= {"flops": 1.0, "mfu": None, "peak_bytes": 1, "time": 1.0}
+    folder.metrics.write_text("".join(json.dumps({"step": step, **earlier}) + "\n" for step in (1, 2, 3)))
+    events = events_of(folder, ["idle", "idle"])
+    assert [event["event"] for event in events] == ["started", "ended"]
+    assert (events[-1]["outcome"]["state"], events[-1]["outcome"]["message"]) == ("done", "all 3 steps")
+
+
 def test_orders_come_in_whole_lines_and_the_end_is_noticed():
     orders_out, orders_in = os.pipe()
     events_out, events_in = os.pipe()

@@ -14,6 +14,7 @@ from partrain.errors import LaunchError, SpecError
 from partrain.launch.agent import rank_environment
 from partrain.launch.local import (
     check_ready,
+    check_room,
     is_as_planned,
     local_script,
     package_version,
@@ -24,6 +25,7 @@ from partrain.launch.script import HostScript
 from partrain.run.folder import RunFolder
 from partrain.run.module import module_command
 from partrain.spec.catalog import device_from_driver, node
+from partrain.spec.checkpoint import CheckpointSection
 from partrain.spec.facts import MachineFacts
 from tests.run.plans import a_plan, machine
 
@@ -174,6 +176,14 @@ def test_blocks_are_not_compiled_without_a_compiler(tmp_path, monkeypatch, devic
 @pytest.mark.skipif(
     package_version("deepspeed") is None, reason="asks about GPUs only when the packages are there"
 )
+def test_a_disk_without_room_for_a_checkpoint_is_refused(tmp_path):
+    few, many = a_plan(), a_plan(parameters=10**18)  # 12 bytes each
+    check_room(few, tmp_path / "not" / "there" / "yet")
+    with pytest.raises(LaunchError, match=r"a checkpoint takes 10658\.1 PiB"):
+        check_room(many, tmp_path)
+    check_room(replace(many, checkpoint=CheckpointSection(every="none")), tmp_path)
+
+
 def test_more_ranks_than_gpus_are_refused():
     with pytest.raises(LaunchError, match=r"dp 1 x pp 2 x tp 2 = 4 ranks, this machine 3 GPUs \(a test\)"):
         check_ready(a_plan(device="cuda"), machine("cuda", 3))

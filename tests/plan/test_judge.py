@@ -168,3 +168,7 @@ def test_a_value_that_was_hidden_is_no_value() -> None:
     plan = planned(DEMO, "launch.env.TOKEN=hf_1234").without_secrets()
     assert [fault.path for fault in plan_faults(plan)] == ["env.TOKEN"]
     assert "hf_1234" not in plan.to_json()
+
+
+def test_a_plan_that_keeps_what_it_does_not_save_is_refused() -> None:
+    assert "every=none" in faults(checkpoint__every="none", checkpoint__keep_every=5)["checkpoint.keep_every"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from partrain.layout.layout import Layout
 from partrain.plan.plan import Plan, StagePlan, TrainingPlan
+from partrain.spec.checkpoint import CheckpointSection
 from partrain.spec.facts import DatasetFacts, MachineFacts
 from partrain.spec.guard import GuardSection
 from partrain.spec.model import ModelSpec
@@ -97,6 +98,7 @@ def a_plan(*, steps: int = 10, tp: int = 2, device: str = "cpu", **changed: Any)
         "env": {},
         "run_dir": "runs",
         "log_every": 1,
+        "checkpoint": CheckpointSection(),
         "origins": {},
         "notes": (),
     }

@@ -14,7 +14,7 @@ import pytest
 
 from partrain.run.folder import RunFolder, write_json
 from partrain.run.launcher import Launcher, read_launcher
-from partrain.run.metrics import MetricsTail, last_evaluation, last_record, record_from
+from partrain.run.metrics import Tail, cut_after, last_evaluation, last_record, record_from
 from partrain.run.place import new_run_folder
 from partrain.run.process import host_mark, process_state
 from partrain.run.records import EvaluationRecord, Failure, Outcome, StepRecord, failure_from, perplexity
@@ -107,7 +107,7 @@ def test_a_launcher_that_ended_and_was_not_waited_for_is_gone(tmp_path):
 
 
 def test_metrics_are_read_while_they_grow(tmp_path):
-    tail = MetricsTail(tmp_path / "metrics.jsonl")
+    tail = Tail(tmp_path / "metrics.jsonl", record_from)
     assert tail.read() == ()
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(line(1) + line(2)[:40])
@@ -118,10 +118,34 @@ def test_metrics_are_read_while_they_grow(tmp_path):
     assert tail.read() == ()
 
 
+def test_a_file_that_takes_the_place_of_the_one_read_is_read_from_its_beginning(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(line(1) + line(2) + line(3))
+    tail = Tail(path, record_from)
+    assert [record.step for record in tail.read()] == [1, 2, 3]
+    cut_after(1, path, tmp_path / "dropped")
+    with path.open("a") as file:
+        file.write(line(2))
+    assert [record.step for record in tail.read()] == [1, 2]
+
+
+def test_records_of_steps_that_are_done_again_are_put_aside(tmp_path):
+    path, dropped = tmp_path / "metrics.jsonl", tmp_path / "dropped"
+    path.write_text(line(1) + line(2) + line(3) + line(4)[:20])
+    cut_after(2, path, dropped)
+    assert path.read_text() == line(1) + line(2)
+    assert dropped.read_text() == line(3) + line(4)[:20]
+    before = path.stat().st_ino
+    cut_after(2, path, dropped)
+    assert path.stat().st_ino == before
+    cut_after(5, tmp_path / "not there", dropped)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["dropped", "metrics.jsonl"]
+
+
 def test_a_long_line_does_not_stop_the_reading(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text("x" * 700_000 + "\n" + line(7))
-    tail = MetricsTail(path)
+    tail = Tail(path, record_from)
     assert [record.step for _ in range(4) for record in tail.read()] == [7]
 
 
@@ -144,7 +168,11 @@ def test_evaluations_lie_among_the_steps(tmp_path):
     told = EvaluationRecord(4, 2.0, perplexity(2.0), 64, 1.5, 2.0)
     lines = [RECORD.to_json(), told.to_json(), replace(RECORD, step=5).to_json()]
     path.write_text("".join(line + "\n" for line in lines))
-    assert [type(record) for record in MetricsTail(path).read()] == [StepRecord, EvaluationRecord, StepRecord]
+    assert [type(record) for record in Tail(path, record_from).read()] == [
+        StepRecord,
+        EvaluationRecord,
+        StepRecord,
+    ]
     assert (last_record(path).step, last_evaluation(path)) == (5, told)
     path.write_text("".join(line + "\n" for line in lines[::-1]))
     assert last_record(path) == RECORD
