@@ -111,6 +111,9 @@ def resumed(work: dict[str, Any], folder: Path) -> dict[str, Losses]:
         training = Training(Plan.from_json(text))
         # Its own first: into an engine that has no states yet.
         for source in sorted(work["sources"][name], key=lambda other: other != name):
+            if source != name and training.plan.training.precision == "fp16":
+                training.end()  # or it would keep the loss scale of the source before
+                training = Training(training.plan)
             training.load(folder / source)
             found[f"{source} -> {name}"] = training.steps(BEFORE + 1, BEFORE + AFTER)
         if name == work["control"]:

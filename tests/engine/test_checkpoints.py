@@ -35,7 +35,7 @@ CASES = {
     "three replicas, bf16": Case(dp=3, precision="bf16", **SHAPE),
     "three replicas, zero 3": Case(dp=3, zero=3, **SHAPE),
     "stages and shards": Case(pp=2, tp=2, num_micro_batches=2, **SHAPE),
-    "stages and replicas, fp16": Case(dp=2, pp=2, precision="fp16", **SHAPE),
+    "stages and replicas, fp16": Case(dp=2, pp=2, precision="fp16", scale_power=2, **SHAPE),
     "four shards": Case(tp=4, sequence_parallel=True, **SHAPE),
     "zero 2, offloaded": Case(dp=2, tp=2, zero=2, offload="optimizer", **SHAPE),
     "lion, three replicas": Case(dp=3, zero=3, optimizer="lion", **SHAPE),
