@@ -8,13 +8,13 @@ from typing import Any
 
 from partrain.checkpoint.manifest import MASTER, Manifest
 from partrain.checkpoint.size import stores_states
-from partrain.errors import CheckpointError
+from partrain.errors import CheckpointError, escaped
 from partrain.model.decoder import decoder_weights
 from partrain.plan.batch_ramp import sequences_before
 from partrain.plan.plan import Plan
 from partrain.spec.values import plain
 
-_MOST_SHOWN = 5
+_MOST_SHOWN, _LONGEST = 5, 200
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,11 @@ class WeightFit:
     """States of the optimizer that load with it."""
 
     def __str__(self) -> str:
+        name = escaped(self.name)
         if self.verdict == "shape":
-            return f"{self.name} has shape {list(self.stored or ())}, the job's has {list(self.wanted or ())}"
+            return f"{name} has shape {list(self.stored or ())}, the job's has {list(self.wanted or ())}"
         said = {"missing": "is not in the checkpoint", "extra": "is not in the job's model", "loads": "loads"}
-        return f"{self.name} {said[self.verdict]}"
+        return f"{name} {said[self.verdict]}"
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _weights(manifest: Manifest, plan: Plan, same_optimizer: bool) -> Iterator[W
 def _notes(manifest: Manifest, plan: Plan, same_optimizer: bool) -> Iterator[str]:
     ours = plain(plan)
     if not same_optimizer:
-        lost, begins = manifest.optimizer, plan.training.optimizer.name
+        lost, begins = escaped(manifest.optimizer), plan.training.optimizer.name
         yield f"the states of {lost} are not in it or not of use: {begins} begins without any"
     if manifest.plan.get("layout") != ours["layout"]:
         yield "the layout differs: the losses after it are equal within rounding; random states begin anew"
@@ -105,7 +106,7 @@ def _notes(manifest: Manifest, plan: Plan, same_optimizer: bool) -> Iterator[str
     ):
         before, after = _at(manifest.plan, path), _at(ours, path)
         if before is not None and before != after:
-            yield f"the {name} differs: {before} -> {after}"
+            yield f"the {name} differs: {escaped(str(before))[:_LONGEST]} -> {after}"
 
 
 def _at(value: Any, path: tuple[str, ...]) -> Any:

@@ -24,6 +24,8 @@ from partrain.errors import CheckpointError, escaped
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}\.safetensors")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST_SHOWN = 5
+_LAST_SECOND = 253_370_764_800
+"""Of the year 9999, the last one that every calendar of Python knows."""
 
 
 class _Wrong(ValueError):
@@ -56,7 +58,7 @@ def manifest_from(data: bytes) -> Manifest:
             versions={
                 name: _text(item, name) for name, item in _mapping(value["versions"], "versions").items()
             },
-            created=float(_number(value["created"], "created")),
+            created=_timestamp(value["created"]),
             files=files,
             weights=weights,
         )
@@ -157,6 +159,12 @@ def _number(value: Any, name: str) -> Number:
     if type(value) not in (int, float) or not isfinite(value):
         raise _Wrong(f"{name}: {value!r} is no number")
     return value  # type: ignore[no-any-return]
+
+
+def _timestamp(value: Any) -> float:
+    if not 0 <= _number(value, "created") < _LAST_SECOND:
+        raise _Wrong(f"created: {value!r} is no time")
+    return float(value)
 
 
 def _numbers(value: Any, name: str) -> dict[str, Number]:

@@ -138,20 +138,23 @@ def _fit_object(judged: Fit) -> dict[str, Any]:
 
 
 def _show(found: Found) -> None:
+    from partrain.errors import escaped
     from partrain.units import format_bytes, format_count
 
     manifest = found.manifest
     elements = sum(_product(weight.shape) for weight in manifest.weights.values())
-    states = sorted({state for weight in manifest.weights.values() for state in weight.states})
+    states = escaped(
+        ", ".join(sorted({state for weight in manifest.weights.values() for state in weight.states}))
+    )
     render.pairs(
         {
             "checkpoint": str(found.path),
             "step": f"{manifest.step}, {format_count(manifest.samples)} sequences trained on",
-            "weights": f"{len(manifest.weights)}, {format_count(elements)} elements; {', '.join(states)}",
+            "weights": f"{len(manifest.weights)}, {format_count(elements)} elements; {states}",
             "size": f"{format_bytes(manifest.num_bytes)} in {len(manifest.files)} files",
-            "optimizer": manifest.optimizer,
+            "optimizer": escaped(manifest.optimizer),
             "written": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(manifest.created)),
-            "by": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
+            "by": ", ".join(escaped(f"{name} {version}") for name, version in manifest.versions.items()),
             **_layout_words(manifest.plan.get("layout")),
         }
     )

@@ -87,7 +87,7 @@ def launch(
         render.say_json({"run": str(folder.path), "outcome": asdict(outcome)})
     else:
         options = (word for change in overrides or () for word in ("--set", _shown(change)))
-        again = ("launch", str(job), *options, *(["--over-budget"] if is_over else []), "--new")
+        again = ("launch", str(job), *options, *(["--over-budget"] if is_over else []))
         outcome = _watched(run, script, again)
     raise typer.Exit(outcome.exit_code)
 
@@ -143,7 +143,7 @@ def _shown(override: str) -> str:
 
 
 def _watched(run: Relaunch, script: LaunchScript, again: Sequence[str]) -> Outcome:
-    """The run, shown from its start to its summary; `again` are the words of a command for another one."""
+    """The run, shown from its start to its summary; `again` are the words of a command that launches it."""
     from partrain.cli import layouts
     from partrain.cli.console import Console
     from partrain.cli.outcomes import show_next, show_outcome, show_summary

@@ -98,7 +98,7 @@ def _summary_rows(summary: Summary) -> dict[str, str]:
 
 
 def show_next(folder: RunFolder, outcome: Outcome, again: Sequence[str]) -> None:
-    """Commands that make sense now, ready to be pasted; `again` are the words of one for another run."""
+    """Commands that make sense now, ready to be pasted; `again` are the words of one that launches it."""
     name, runs_folder = folder.path.name, folder.path.parent
     rank = ("--rank", str(outcome.failure.rank)) if outcome.failure else ()
     elsewhere = () if runs_folder.resolve() == Path("runs").resolve() else ("--dir", str(runs_folder))
@@ -106,7 +106,8 @@ def show_next(folder: RunFolder, outcome: Outcome, again: Sequence[str]) -> None
         ("board", name, *elsewhere): "its curves in the browser",
         ("status", name, *elsewhere): "how it ended",
         ("logs", name, *rank, *elsewhere): "what a rank printed",
-        tuple(again): "another run",
+        **({} if outcome.state == "done" else {tuple(again): "go on with it"}),
+        (*again, "--new"): "another run",
     }
     render.say()
     render.say(("next", "bold"))

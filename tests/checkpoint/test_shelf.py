@@ -175,6 +175,7 @@ HOSTILE: dict[str, tuple[Callable[[dict], object], str]] = {  # type: ignore[typ
     "an unknown kind": (lambda v: v["weights"][0].update(states={"weight": "PICKLE"}), "no states"),
     "a number as text": (lambda v: v.update(step="7"), "no whole number"),
     "a number missing": (lambda v: v.pop("samples"), "'samples' is missing"),
+    "no time": (lambda v: v.update(created=1e300), "no time"),
     "another format": (lambda v: v.update(format=2), "format 2"),
 }
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from partrain.checkpoint.boxes import Box, numel
 from partrain.checkpoint.manifest import Manifest, Slice, StoredFile, StoredWeight
-from partrain.checkpoint.shelf import MANIFEST, checkpoint_name
+from partrain.checkpoint.shelf import MANIFEST, checkpoint_name, read_checkpoint
 from partrain.cli.planning import plan_job
 from partrain.layout.ranks import Coordinate, rank_of
 from partrain.model.decoder import decoder_weights
@@ -159,3 +160,18 @@ def test_the_largest_job_s_checkpoint_is_judged_in_a_second(tmp_path: Path):
     assert (told.code, found["fit"]["loads"], found["files"]) == (0, True, 1024)
     assert found["size_bytes"] > 12 * 405e9
     assert after.children_user + after.children_system - before.children_user - before.children_system < 1.0
+
+
+def test_what_a_hostile_manifest_says_reaches_no_terminal_raw(tmp_path: Path):
+    """An escape sequence in every name that is shown."""
+    job = job_file(tmp_path)
+    path = as_saved(tmp_path, plan_job(job, None).plan, 2)
+    manifest = read_checkpoint(path)
+    weights = {f"{name}\x1b[2J": weight for name, weight in manifest.weights.items()}
+    hostile = replace(manifest, weights=weights, optimizer="\x1b[2J", versions={"\x1b[2J": "\x1b[2J"})
+    hostile = replace(hostile, plan={"data": {"source": "\x1b[2J"}})
+    (path / MANIFEST).write_text(hostile.to_json())
+    found = partrain("checkpoint", "inspect", str(path), "--for", str(job))
+    assert found.code == 2
+    assert "\x1b" not in found.out
+    assert "embedding.weight\\x1b[2J is not in the job's model" in found.out

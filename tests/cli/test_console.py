@@ -164,10 +164,11 @@ def test_without_a_step_the_summary_says_where_things_are(tmp_path: Path, capsys
 
 def test_commands_can_be_pasted(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = RunFolder(tmp_path / "my runs" / "demo")
-    again = ("launch", "my job.yaml", "--set", "data.train=a b.bin", "--new")
+    again = ("launch", "my job.yaml", "--set", "data.train=a b.bin")
     show_next(folder, FAILED, again)
     commands = [line.partition("  partrain ")[2] for line in capsys.readouterr().out.splitlines()]
     assert f"logs demo --rank 2 --dir '{tmp_path}/my runs'" in commands
+    assert "launch 'my job.yaml' --set 'data.train=a b.bin'" in commands
     assert "launch 'my job.yaml' --set 'data.train=a b.bin' --new" in commands
 
 

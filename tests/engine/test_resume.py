@@ -102,14 +102,14 @@ def test_a_run_that_is_killed_and_stopped_comes_to_the_same_end(
     uninterrupted: list[list[Any]], tmp_path: Path
 ) -> None:
     runs, chance = Runs(tmp_path / "killed"), random.Random(5)
-    for step, launcher_too in ((5, False), (11, True)):
+    for step, launcher_too in ((5, False), (11, True), (15, False)):
         launch = runs.start()
         runs.wait_for(step, launch)
         time.sleep(chance.uniform(0, 0.4))
         runs.kill(launcher_too=launcher_too)
         assert launch.wait() == (-signal.SIGKILL if launcher_too else 5)
     launch = runs.start()
-    runs.wait_for(19, launch)
+    runs.wait_for(23, launch)
     launch.send_signal(signal.SIGTERM)
     assert launch.wait(timeout=30) == 143
     stopped = runs.records()[-1][0]
