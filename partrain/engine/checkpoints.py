@@ -7,6 +7,7 @@ import math
 import signal
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -74,7 +75,7 @@ class Checkpoints:
         return self.done
 
     def _newest(self) -> Found | None:
-        """The newest checkpoint whose every byte is right; the ranks read a part of the files each."""
+        """The newest checkpoint whose every byte is right, the same on every rank."""
         damaged: dict[str, str] = {}
         while True:
             told: list[Any] = [None]
@@ -87,12 +88,21 @@ class Checkpoints:
                 self._refuse_if_all_are(damaged)
                 return None
             path = self._folder.checkpoints / told[0]
-            manifest = read_checkpoint(path)
-            said = _from_all(damage(path, manifest, part=self._rank, parts=dist.get_world_size()))
+            # Looked at twice before it is given up: a file system may fail once.
+            said = self._damage(path) and self._damage(path)
             if not said:
                 self._tell_skipped(damaged)
-                return Found(path, manifest)
+                return Found(path, read_checkpoint(path))
             damaged[path.name] = "; ".join(said)
+
+    def _damage(self, path: Path) -> list[str]:
+        """What any rank finds wrong with a checkpoint, on every rank; each reads a part of its files."""
+        try:
+            manifest = read_checkpoint(path)
+            found = list(damage(path, manifest, part=self._rank, parts=dist.get_world_size()))
+        except CheckpointError as error:
+            found = [error.message]
+        return _from_all(found)
 
     def _refuse_if_all_are(self, damaged: dict[str, str]) -> None:
         """Without a checkpoint a run begins anew, but not where there were some."""

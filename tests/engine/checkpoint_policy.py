@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +31,9 @@ def found(training: Any, folder: Path) -> dict[str, Any]:
         "stops": fails(training, folder / "stops", "stop"),
         "full": full(training, folder / "full"),
         "none": when(training, folder / "none", every="none"),
+        "auto": when(training, folder / "auto", every="auto"),
+        "signal": stopped(training, folder / "signal", lambda: os.kill(os.getpid(), signal.SIGTERM)),
+        "file": stopped(training, folder / "file", RunFolder(folder / "file").stop.touch),
     }
 
 
@@ -60,6 +65,16 @@ def when(training: Any, folder: Path, every: Any = 100) -> dict[str, Any]:
             RunFolder(folder).save.touch()
         ended.append(run.after(step))
     return {"names": names(folder), "ended": ended, "asked": RunFolder(folder).save.exists()}
+
+
+def stopped(training: Any, folder: Path, stop: Callable[[], None]) -> dict[str, Any]:
+    """Told to stop in step 2, by `stop`."""
+    run, ended = begun(training, folder, every="2h"), []
+    for step in (1, 2):
+        if step == 2:
+            stop()
+        ended.append(run.after(step))
+    return {"names": names(folder), "ended": ended}
 
 
 def damage(training: Any, folder: Path) -> dict[str, Any]:

@@ -162,7 +162,13 @@ def test_a_run_is_saved_when_it_is_asked_to_every_so_many_steps_and_at_its_end(r
     assert found["names"] == ["step-00000002", "step-00000003", "step-00000006"]
     assert found["ended"] == [False] * STEPS
     assert not found["asked"]
+    assert results["policy"]["auto"]["names"] == found["names"]
     assert results["policy"]["none"]["names"] == []
+
+
+@pytest.mark.parametrize("how", ["signal", "file"])
+def test_a_run_that_is_told_to_stop_saves_and_ends_after_its_step(how: str, results: Found) -> None:
+    assert results["policy"][how] == {"names": ["step-00000002"], "ended": [False, True]}
 
 
 def test_damaged_checkpoints_are_skipped_and_named_and_never_all_forgotten(results: Found) -> None:
