@@ -136,7 +136,7 @@ class Attention(nn.Module):
         *,
         region: Region,
         recompute: bool,
-        core: AttentionCore,
+        core: Callable[..., Tensor],
     ) -> None:
         super().__init__()
         self.model, self.recompute, self.core = model, recompute, core

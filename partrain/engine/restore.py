@@ -21,7 +21,7 @@ from partrain.plan.plan import Plan
 from partrain.spec.values import plain
 
 
-class _Files:
+class MappedFiles:
     """The files of a checkpoint, mapped as they are needed."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ def load(engine: Any, plan: Plan, rank: int, *, folder: Path, manifest: Manifest
     It must fit (`checkpoint/fit.py`). The states of another optimizer are left out: this one begins without.
     Raises CheckpointError where elements of a weight are not stored.
     """
-    files, at = _Files(folder), coordinate_of(rank, plan.layout)
+    files, at = MappedFiles(folder), coordinate_of(rank, plan.layout)
     held = fragments(engine, tensor_rank=at.tp, tensor_size=plan.layout.tp)
     optimizer = inner_optimizer(engine)
     same = keeps_states(manifest, plan)
@@ -57,7 +57,7 @@ def load(engine: Any, plan: Plan, rank: int, *, folder: Path, manifest: Manifest
             target = (
                 fragment.master if state == MASTER else fragment.of(optimizer.state[fragment.holder][state])
             )
-            _fill(target, fragment, stored, state, files)
+            fill(target, fragment, stored, state, files)
     renew_parameters(engine)
     engine.global_steps = manifest.step
     engine.global_samples = manifest.samples
@@ -89,7 +89,7 @@ def _scalar(value: Number, device: torch.device) -> Any:
     return torch.tensor(value, dtype=torch.float32, device=device) if isinstance(value, float) else value
 
 
-def _fill(target: Tensor, fragment: Fragment, stored: StoredWeight, state: str, files: _Files) -> None:
+def fill(target: Tensor, fragment: Fragment, stored: StoredWeight, state: str, files: MappedFiles) -> None:
     """Give the elements [N] of a fragment their stored values."""
     filled, dtype = 0, DTYPES[stored.states[state]]
     mine = Range(fragment.box, fragment.start, fragment.stop)
@@ -134,7 +134,7 @@ def _restore_loss_scale(engine: Any, manifest: Manifest) -> None:
         setattr(scaler, name, manifest.loss_scale[name])
 
 
-def _restore_generators(rank: int, manifest: Manifest, files: _Files) -> None:
+def _restore_generators(rank: int, manifest: Manifest, files: MappedFiles) -> None:
     """Random states are of one rank; under another layout there is nobody to have them."""
     name = file_name(rank)
     for generator, (offset, count) in manifest.files[name].random.items():

@@ -22,7 +22,7 @@ class Row(nn.Module):
 
     def __init__(self, parts: tuple[Part, ...], *, loss: Loss, materialise: Materialise) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(_built(parts, materialise))
+        self.parts = nn.ModuleList(built_parts(parts, materialise))
         self.loss_fn = loss
 
     def forward(self, tokens_BT: Tensor, labels_BT: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class _Shared(nn.Module):
         return self.use(self, x)
 
 
-def _built(parts: tuple[Part, ...], materialise: Materialise) -> Iterator[nn.Module]:
+def built_parts(parts: tuple[Part, ...], materialise: Materialise) -> Iterator[nn.Module]:
     """The parts, each given its values before the next is built."""
     owners: dict[str, nn.Module] = {}
     for part in parts:

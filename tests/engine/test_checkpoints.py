@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from partrain.checkpoint.shelf import checkpoints, damage, read_checkpoint
+from partrain.checkpoint.trained import trained
+from partrain.engine.build import DTYPES
+from partrain.engine.whole import whole_decoder
 from partrain.plan.plan import Plan
+from tests.engine import plain
 from tests.engine.checkpoint_policy import STEPS
 from tests.engine.plans import Case, plan_of
 from tests.engine.processes import wait_for, world
@@ -148,6 +153,21 @@ def test_a_checkpoint_holds_every_weight_of_the_model_once(name: str, results: F
     }
     assert bool(manifest.loss_scale) == ("fp16" in name)
     assert (manifest.step, manifest.samples) == (3, 72)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_device_reads_the_model_of_any_layout(name: str, results: Found, folder: Path) -> None:
+    """The plain decoder with the weights that it reads has the loss of the layout's next step."""
+    (path,) = checkpoints(folder / name)
+    manifest, wish = read_checkpoint(path), plan(name)
+    assert trained(manifest).model == wish.model
+    dtype = DTYPES[wish.training.precision]
+    steps = whole_decoder(wish.model, manifest, path, device=torch.device("cpu"), dtype=dtype)
+    held = {p.entry.name: p.detach()[: p.entry.shape[0]] for module in steps for p in module.parameters()}
+    weights = {"head.weight": held["embedding.weight"], **held}  # tied
+    loss = plain.loss_of(weights, wish, plain.global_batch(wish, 4), 4)
+    wanted, _ = results["uninterrupted"][name][0]
+    assert abs(loss.item() - wanted) <= (FP32_LOSS if dtype == torch.float32 else HALF_LOSS)
 
 
 def shape_numel(shape: tuple[int, ...]) -> int:
