@@ -28,6 +28,7 @@ SESSION = {
     "partrain runs": "done",
     "partrain status": "done",
     "partrain logs --rank 1": "rank 1",
+    'partrain sample "def main("': "step 3 of ",
     "partrain schema": "$schema",
     "partrain board": "http://127.0.0.1:",
 }

@@ -28,6 +28,7 @@ COMMANDS = (
     "logs",
     "stop",
     "board",
+    "sample",
     "checkpoint",
     "schema",
 )

@@ -53,6 +53,13 @@ def say_text(text: str, *, indent: str = "", style: str = "", file: TextIO | Non
         say((indent + line, style) if style else indent + line, file=file)
 
 
+def stream(text: str, *, style: str = "") -> None:
+    """Print a part of a text as it comes: its lines and tabs as they are, and no end of a line after it."""
+    shown = "".join(c if c in "\n\t" else escaped(c) for c in text)
+    colour = style and at_terminal() and not os.environ.get("NO_COLOR")
+    print(f"\x1b[{_STYLES[style]}m{shown}\x1b[0m" if colour else shown, end="", flush=True)
+
+
 def say_json(value: Any) -> None:
     """Print the one JSON document of a command; a number that JSON cannot spell (NaN) becomes null."""
     print(json.dumps(_finite(value), indent=2, allow_nan=False))

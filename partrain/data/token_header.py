@@ -3,7 +3,7 @@
     {"format": "partrain-tokens", "version": 1, "dtype": "uint16", "num_tokens": 1000000, "vocab_size": 50257}
 
 `dtype` is `uint16` or `uint32`; every token is below `vocab_size`. `sha256` (of the binary, in hex) and
-`tokenizer` (its name) may be added; they are notes for people and play no part in training.
+`tokenizer` (its name) may be added; they play no part in training.
 """
 
 from __future__ import annotations

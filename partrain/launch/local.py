@@ -141,7 +141,8 @@ def check_ready(plan: Plan, machine: MachineFacts) -> None:
     plan needs is missing, blocks are to be compiled without a compiler, there are too few GPUs, or they are
     others than the plan's.
     """
-    _check_packages(plan)
+    check_packages()
+    _check_optimizer(plan)
     _check_compiler(plan)
     if plan.machine.device != "cuda":
         return
@@ -169,23 +170,27 @@ def check_room(plan: Plan, runs_folder: Path) -> None:
         raise LaunchError(lacking, hint="run: {dir: ...} on a larger disk, or checkpoint: {every: none}")
 
 
-def _check_packages(plan: Plan) -> None:
+def check_packages() -> None:
+    """Raise LaunchError where a package of the `train` extra is missing or too old."""
     missing = [name for name in _IMPORTED if importlib.util.find_spec(name) is None]
     if missing:
         are = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
         raise LaunchError(are, hint="pip install 'partrain[train]'")
+    found = package_version("deepspeed")
+    if version_numbers(found or "") < OLDEST_DEEPSPEED:
+        oldest = ".".join(map(str, OLDEST_DEEPSPEED))
+        raise LaunchError(
+            f"deepspeed {found} is installed, {oldest} or later is needed", hint="pip install -U deepspeed"
+        )
+
+
+def _check_optimizer(plan: Plan) -> None:
     needs = OPTIMIZERS[plan.training.optimizer.name].needs
     if needs and importlib.util.find_spec(needs[0]) is None:
         package, extra = needs
         raise LaunchError(
             f"{package} is not installed, which the optimizer {plan.training.optimizer.name} needs",
             hint=f"pip install 'partrain[train,{extra}]'",
-        )
-    found = package_version("deepspeed")
-    if version_numbers(found or "") < OLDEST_DEEPSPEED:
-        oldest = ".".join(map(str, OLDEST_DEEPSPEED))
-        raise LaunchError(
-            f"deepspeed {found} is installed, {oldest} or later is needed", hint="pip install -U deepspeed"
         )
 
 

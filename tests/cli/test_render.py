@@ -106,3 +106,11 @@ def test_bars_have_signs_that_every_terminal_has(monkeypatch: pytest.MonkeyPatch
 def test_what_is_too_much_is_red():
     double = bars(Utf8Terminal())[2]
     assert double == "bb    \x1b[32m" + "█" * 15 + "\x1b[0m\x1b[31m" + "▓" * 15 + "\x1b[0m 200%"
+
+
+def test_a_text_that_comes_in_parts_keeps_its_lines_and_nothing_else_that_a_terminal_acts_on(
+    capsys: pytest.CaptureFixture[str],
+):
+    for part in ("a\x1b[31m", "\n\t", "\r\x9b\u202eb", "\u20ac"):
+        render.stream(part, style="bold")
+    assert capsys.readouterr().out == "a\\x1b[31m\n\t\\r\\x9b\\u202eb\u20ac"
