@@ -40,8 +40,9 @@ class AttentionCore:
         if seed is not None:
             seed_kernels(seed, q_BNTD.device)
         grouped = q_BNTD.shape[1] != k_BKTD.shape[1]
-        if grouped and (window_TT is not None or self.kernel == "efficient"):
-            # On GPUs the one kernel that takes a mask knows no shared heads: torch would fall back to `math`.
+        if grouped and (window_TT is not None or self.kernel == "efficient" or _is_fp32_on_gpu(q_BNTD)):
+            # On GPUs the one kernel that takes a mask or fp32 knows no shared heads: torch would fall back to
+            # `math`, which keeps all T x T probabilities.
             k_BKTD, v_BKTD = (x.repeat_interleave(q_BNTD.shape[1] // x.shape[1], 1) for x in (k_BKTD, v_BKTD))
             grouped = False
         with self._chosen():
@@ -57,6 +58,10 @@ class AttentionCore:
 
     def _chosen(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.kernel == "torch" else sdpa_kernel(KERNELS[self.kernel])
+
+
+def _is_fp32_on_gpu(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype == torch.float32
 
 
 @lru_cache(maxsize=4)

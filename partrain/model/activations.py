@@ -276,8 +276,11 @@ class _Layers:
         return window is not None and window < self.share.sequence_length
 
     def repeats_heads(self) -> bool:
-        """Whether keys and values are repeated for every query head before the kernel."""
-        return self.is_windowed() and self.model.num_heads != self.model.num_kv_heads
+        """Whether keys and values are repeated for every query head before the kernel: for a mask, or where
+        no kernel but one that keeps all scores takes shared heads in this precision."""
+        kernels = (kernel for kernel in self.profile.attention if not kernel.keeps_scores)
+        known = any(k.takes_groups and self.share.precision in k.precisions for k in kernels)
+        return self.model.num_heads != self.model.num_kv_heads and (self.is_windowed() or not known)
 
     def kernel(self) -> AttentionKernel:
         """What torch picks."""
