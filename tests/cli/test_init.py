@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,11 @@ def test_ctrl_c_at_a_question_is_exit_code_130(tmp_path: Path):
         said = b""
         while b"[laptop]: " not in said:
             said += asking.stdout.read(1)
-        asking.stdin.write(b"\x03")
-        assert asking.wait(timeout=30) == 130
+        # Between the prompt and its select() Python's readline misses a signal, until the next one.
+        for _ in range(30):
+            asking.stdin.write(b"\x03")
+            with suppress(subprocess.TimeoutExpired):
+                asking.wait(timeout=1)
+                break
+        assert asking.returncode == 130
     assert list(tmp_path.iterdir()) == []
