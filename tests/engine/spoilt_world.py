@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from partrain.data.sources import Sources, open_source
 from partrain.engine.build import build_engine, join_world
+from partrain.engine.checkpoints import Checkpoints
 from partrain.engine.metrics import Recorder
 from partrain.engine.train import train
 from partrain.errors import GuardError
@@ -80,9 +81,13 @@ def run(plan: Plan, steps: int, faults: list[dict[str, Any]], folder: RunFolder)
     for fault in here:
         if fault["kind"] in ("activation", "gradient", "passing"):
             hook(engine.module, fault)
+    checkpoints = Checkpoints(engine, plan, folder, rank=RANK, device=CPU)
     recorder = Recorder(plan, folder, RANK)
+    steps_of = train(
+        engine, plan, Sources(source, None), rank=RANK, recorder=recorder, checkpoints=checkpoints
+    )
     try:
-        for step in train(engine, plan, Sources(source, None), rank=RANK, device=CPU, recorder=recorder):
+        for step in steps_of:
             NOW["step"] = step
             for fault in here:
                 if step == fault["step"] and fault["kind"] in ("weight", "growth"):
@@ -92,6 +97,7 @@ def run(plan: Plan, steps: int, faults: list[dict[str, Any]], folder: RunFolder)
     except GuardError as error:
         said = error.message
     recorder.close()
+    checkpoints.close()
     engine.destroy()
     # Building a ZeRO 3 engine replaces this function for the whole process and leaves it so.
     F.linear = LINEAR
