@@ -22,7 +22,7 @@ from partrain.spec.facts import num_windows
 from partrain.spec.model import ModelSection, ModelSpec
 from partrain.spec.optimizers import OPTIMIZERS, unread_keys
 from partrain.spec.resolve import resolve_model
-from partrain.spec.rules import kept_but_not_saved
+from partrain.spec.rules import kept_but_not_saved, too_high_an_end, too_long_a_warmup
 from partrain.spec.scalars import CONTROL
 from partrain.spec.values import plain
 
@@ -43,13 +43,18 @@ def plan_faults(plan: Plan) -> tuple[Fault, ...]:
 
     What follows from the rest of the plan is judged only when the rest is right.
     """
-    kept = kept_but_not_saved(plan.checkpoint)
+    schedule = plan.training.schedule
+    values = (
+        kept_but_not_saved(plan.checkpoint),
+        too_long_a_warmup(schedule, plan.training.steps),
+        too_high_an_end(schedule, plan.training.optimizer.lr),
+    )
     against = (
         *_model_reasons(plan),
         *_optimizer_reasons(plan),
         *reasons(proposal_of(plan)),
         *_stage_reasons(plan),
-        *((kept,) if kept else ()),
+        *filter(None, values),
     )
     found = [Fault(_place(reason), reason.message, reason.allowed, reason.fix) for reason in against]
     return (*found, *_control_characters(plan), *_hidden(plan.env), *(() if found else _differences(plan)))

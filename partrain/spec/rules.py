@@ -9,7 +9,7 @@ from partrain.spec.checkpoint import CheckpointSection
 from partrain.spec.data import share_of
 from partrain.spec.job import JobSpec
 from partrain.spec.optimizers import OPTIMIZERS, resolve_optimizer, unread_keys
-from partrain.spec.training import EvaluateSection
+from partrain.spec.training import EvaluateSection, ScheduleSection
 
 
 def length_is_given_once(job: JobSpec) -> Reason | None:
@@ -25,7 +25,12 @@ def length_is_given_once(job: JobSpec) -> Reason | None:
 
 def warmup_ends_before_the_training(job: JobSpec) -> Reason | None:
     """With a longer warm-up the peak learning rate is never reached."""
-    warmup, steps = job.training.schedule.warmup_steps, job.training.steps
+    return too_long_a_warmup(job.training.schedule, job.training.steps)
+
+
+def too_long_a_warmup(schedule: ScheduleSection, steps: int | None) -> Reason | None:
+    """`warmup_ends_before_the_training`, for a job or a plan; None for `steps`: not known yet."""
+    warmup = schedule.warmup_steps
     if steps is None or warmup < steps:
         return None
     return Reason(
@@ -38,7 +43,12 @@ def warmup_ends_before_the_training(job: JobSpec) -> Reason | None:
 
 def the_rate_falls(job: JobSpec) -> Reason | None:
     """The decay ends at `min_lr`, and cannot rise to it."""
-    least, peak = job.training.schedule.min_lr, resolve_optimizer(job.training.optimizer).lr
+    return too_high_an_end(job.training.schedule, resolve_optimizer(job.training.optimizer).lr)
+
+
+def too_high_an_end(schedule: ScheduleSection, peak: float) -> Reason | None:
+    """`the_rate_falls`, for a job or a plan."""
+    least = schedule.min_lr
     if least <= peak:
         return None
     return Reason(

@@ -71,6 +71,11 @@ def test_the_optimizer_of_a_plan_has_the_numbers_it_reads() -> None:
     assert found == {"training.optimizer.eps": "no number came"}
 
 
+def test_the_learning_rate_of_a_plan_rises_in_time_and_falls_after() -> None:
+    found = faults(training__schedule__warmup_steps=10**6, training__schedule__min_lr=1.0)
+    assert set(found) == {"training.schedule.warmup_steps", "training.schedule.min_lr"}
+
+
 def test_muon_of_a_plan_knows_the_order_of_the_weights() -> None:
     plan = edited(planned(DEMO, "training.optimizer.name=muon"), {})
     assert plan_faults(plan) == ()
