@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _SPOILT = "the weights were spoilt before this step: start again from before, or look at that rank's device"
 _LOWER = "a lower training.optimizer.lr, or more training.schedule.warmup_steps"
+_SCALE = "training.loss_scale: dynamic, which finds a scale that fp16 can hold"
 
 
 class StepResult(NamedTuple):
@@ -78,7 +79,7 @@ class Guard:
             where = "but was when the step was run again: no fault of data or weights"
         scaled = "" if result.loss_scale is None else f" at loss scale {result.loss_scale:g}"
         said = f"step {step}: the {what} is not finite{scaled}, {where}"
-        guard, hint = self._plan.guard, _SPOILT if found and found.kind == "weight" else _LOWER
+        guard, hint = self._plan.guard, self._hint(found, loss=result.loss)
         # With a finite norm the update was made; without a second run the weights were found to be spoilt.
         was_made = isfinite(result.grad_norm) or again is None or isfinite(again.grad_norm)
         sound_step = None if was_made else step - 1
@@ -97,6 +98,12 @@ class Guard:
                 sound_step=sound_step,
             )
         return result._replace(skipped=True, warning=f"{said}; its update is left out ({number} of {most})")
+
+    def _hint(self, found: Finding | None, *, loss: float) -> str:
+        if found is not None and found.kind == "weight":
+            return _SPOILT
+        given = self._plan.training.loss_scale != "dynamic"
+        return _SCALE if given and isfinite(loss) else _LOWER
 
     def _diagnosed(self, run: Callable[[], StepResult]) -> tuple[Finding | None, StepResult | None]:
         """What was not finite first over all ranks, and what came of the step a second time.
