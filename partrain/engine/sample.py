@@ -6,15 +6,15 @@ else does. It is one process on one device, whatever layout the checkpoint was t
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from partrain.checkpoint.shelf import read_checkpoint
 from partrain.checkpoint.trained import trained
-from partrain.errors import PartrainError, RunError
-from partrain.run.sampling import Drawn, Ready, Refused, Said, SampleRequest, to_line
+from partrain.engine.speaking import speak
+from partrain.errors import RunError
+from partrain.run.sampling import Drawn, Ready, Said, SampleRequest
 
 IN_FP32 = {("cpu", "fp16")}
 """Devices and the precisions that they have no arithmetic for; a range of numbers wider than both fits."""
@@ -52,17 +52,7 @@ def words(request: SampleRequest) -> Iterator[Said]:
 
 def main() -> int:
     """Exit code of the process."""
-    # What libraries print to standard output goes where their warnings go.
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as output:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        try:
-            for said in words(SampleRequest.from_json(sys.stdin.read())):
-                output.write(to_line(said))
-                output.flush()
-        except PartrainError as error:
-            output.write(to_line(Refused(error.message, error.hint, error.exit_code)))
-            return error.exit_code
-    return 0
+    return speak(lambda text: words(SampleRequest.from_json(text)))
 
 
 if __name__ == "__main__":

@@ -1,66 +1,23 @@
-"""The process that samples, as the command sees it: started, listened to, ended."""
+"""The process that samples, as the command sees it."""
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
-from types import TracebackType
 
-from partrain.errors import PartrainError, RunError
-from partrain.launch.local import check_packages
-from partrain.run.lifeline import dying_with
-from partrain.run.module import module_command
-from partrain.run.sampling import Drawn, Ready, Refused, SampleRequest, said_in
-
-_DEFAULTS = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Threads that spin between the small products of one token take the cores from each other and from a
-training beside: 200 tokens of a tiny model on 2 busy cores, with the start, took 11 s in place of 3 s."""
-_LAST_LINES = 5
-_TAIL_BYTES = 4096
+from partrain.errors import RunError
+from partrain.launch.answer import Answerer
+from partrain.run.sampling import Drawn, Ready, SampleRequest
 
 
-class Sampler:
+class Sampler(Answerer):
     """A process that samples; it ends with the context."""
 
     def __init__(self, request: SampleRequest) -> None:
-        self._request = request
-
-    def __enter__(self) -> Sampler:
-        """Start it. Raises LaunchError where a package that it needs is missing."""
-        check_packages()
-        self._log = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
-            module_command("partrain.engine.sample"),
-            env={**_DEFAULTS, **os.environ, "PYTHONSAFEPATH": "1"},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            start_new_session=True,  # Ctrl-C at the terminal reaches the command alone, which ends it
-            preexec_fn=dying_with(os.getpid()),  # safe: a command has one thread
-        )
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError), self._process.stdin as request:  # it tells why it ended
-            request.write(self._request.to_json().encode())
-        self._said = self._words()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with suppress(ProcessLookupError, PermissionError):  # gone; macOS says EPERM of a group of zombies
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for file in (self._process.stdout, self._log):
-            assert file is not None
-            file.close()
+        super().__init__("partrain.engine.sample", request.to_json(), called="the process that samples")
 
     def ready(self) -> Ready:
         """Wait until it has the model. Raises as `tokens` does."""
-        for said in self._said:
+        for said in self.said:
             assert isinstance(said, Ready)
             return said
         raise RunError("the process that samples ended without a word")
@@ -70,30 +27,6 @@ class Sampler:
 
         Raises what it refuses with, and RunError where it ends by itself.
         """
-        for said in self._said:
+        for said in self.said:
             assert isinstance(said, Drawn)
             yield said.token
-
-    def _words(self) -> Iterator[Ready | Drawn]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            said = said_in(line)
-            if isinstance(said, Refused):
-                raise _refusal(said)
-            yield said
-        code = self._process.wait()
-        if code:
-            how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
-            raise RunError("\n".join([f"the process that samples {how}", *self._last_lines()]))
-
-    def _last_lines(self) -> list[str]:
-        """The end of what it printed beside."""
-        size = self._log.seek(0, os.SEEK_END)
-        self._log.seek(max(0, size - _TAIL_BYTES))
-        return self._log.read().decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-
-
-def _refusal(said: Refused) -> PartrainError:
-    error = RunError(said.message, hint=said.hint)
-    error.exit_code = said.exit_code
-    return error
