@@ -1,7 +1,9 @@
-"""`partrain checkpoint inspect` and `partrain checkpoint verify`."""
+"""`partrain checkpoint inspect`, `verify` and `export`."""
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,9 +18,10 @@ if TYPE_CHECKING:
     from partrain.checkpoint.fit import Fit
     from partrain.checkpoint.manifest import Manifest
     from partrain.checkpoint.shelf import Found
+    from partrain.spec.training import Precision
 
-COMMANDS = ("inspect", "verify")
-HELP = "Look at a checkpoint: what is in it, does it load under a job, are all its bytes right."
+COMMANDS = ("inspect", "verify", "export")
+HELP = "Look at a checkpoint: what is in it, does it load under a job, are all its bytes right; export it."
 
 Ckpt = Annotated[
     Path,
@@ -30,6 +33,14 @@ Ckpt = Annotated[
 ]
 For = Annotated[
     Path | None, typer.Option("--for", metavar="JOB", help="Say whether it loads under this job.")
+]
+
+Folder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The new folder; it must not exist.", show_default=False)
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", metavar="fp32|bf16|fp16", help="Of the tensors; left out, as it was trained."),
 ]
 
 
@@ -76,6 +87,41 @@ def verify(ckpt: Ckpt, *, as_json: AsJson = False) -> None:
         render.verdict("ok", f"{found.path}: {files} files, {format_bytes(found.manifest.num_bytes)}")
     if faults:
         raise typer.Exit(CheckpointError.exit_code)
+
+
+def export(ckpt: Ckpt, folder: Folder, *, dtype: Dtype = None, as_json: AsJson = False) -> None:
+    """Write the model of a checkpoint as a folder that transformers loads.
+
+    It gets a config.json and safetensors of at most 5 GB, without the optimizer's
+    states. The checkpoint's checksums are compared first. The folder appears
+    whole or not at all.
+    """
+    from partrain.launch.export import export as write
+    from partrain.units import format_bytes
+
+    precision = _precision(dtype)
+    found = _found(ckpt)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    sizes = write(found, folder, precision=precision)
+    total = sum(sizes.values())
+    if as_json:
+        step = found.manifest.step
+        render.say_json({"path": str(folder), "step": step, "size_bytes": total, "files": dict(sizes)})
+    else:
+        render.verdict("ok", f"{folder}: {len(sizes)} files, {format_bytes(total)}")
+
+
+def _precision(dtype: str | None) -> Precision | None:
+    """The precision that `--dtype` names. Raises BadParameter."""
+    from typing import get_args
+
+    from partrain.spec.training import Precision
+
+    if dtype is None:
+        return None
+    if dtype not in get_args(Precision):
+        raise typer.BadParameter(f"--dtype is one of {', '.join(get_args(Precision))}, not {dtype!r}")
+    return dtype  # type: ignore[return-value]
 
 
 def _found(path: Path) -> Found:

@@ -1,4 +1,4 @@
-"""What a process that holds a model is asked to write, and what it says: JSON on its standard streams."""
+"""What a process that samples is asked, and what it or one that exports says: JSON on standard streams."""
 
 from __future__ import annotations
 
@@ -55,16 +55,25 @@ class Drawn:
 
 
 @dataclass(frozen=True)
+class Wrote:
+    """A file, durably."""
+
+    name: str
+    size: Whole
+    """Bytes."""
+
+
+@dataclass(frozen=True)
 class Refused:
-    """No further token comes, by a fault of the user's input or surroundings."""
+    """Nothing further comes, by a fault of the user's input or surroundings."""
 
     message: str
     hint: str
     exit_code: Whole
 
 
-Said = Ready | Drawn | Refused
-_KINDS: dict[str, type[Said]] = {"ready": Ready, "drawn": Drawn, "refused": Refused}
+Said = Ready | Drawn | Wrote | Refused
+_KINDS: dict[str, type[Said]] = {"ready": Ready, "drawn": Drawn, "wrote": Wrote, "refused": Refused}
 
 
 def to_line(said: Said) -> str:
@@ -81,7 +90,7 @@ def said_in(line: str | bytes) -> Said:
     """What `to_line` wrote. Raises ValueError on anything else."""
     value = json.loads(line)
     if not isinstance(value, dict) or len(value) != 1 or not value.keys() <= _KINDS.keys():
-        raise ValueError(f"not a word of sampling: {line!r}")
+        raise ValueError(f"not a word of a process: {line!r}")
     ((kind, content),) = value.items()
     return read(_KINDS[kind], content)
 
