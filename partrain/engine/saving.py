@@ -129,6 +129,9 @@ class Saver:
             self._note(step, f"{self._folder}: {error.strerror or error}")
         except CheckpointError as error:
             self._note(step, error.message)
+        except Exception as error:  # would end with its thread, and the run would believe it was saved
+            log.exception("saving step %d", step)
+            self._note(step, f"{type(error).__name__}: {error}")
 
     def _written(self, hidden: Path, wanted: Arrangement, room: Tensor) -> Share:
         path = hidden / file_name(self._rank)
