@@ -66,6 +66,15 @@ class RuntimeProfile:
     source: str
 
 
+MATH = AttentionKernel(
+    name="math",
+    precisions=("fp32", "bf16", "fp16"),
+    takes_groups=True,
+    takes_mask=True,
+    keeps_scores=True,
+)
+"""What torch falls back to on every device."""
+
 CPU = RuntimeProfile(
     name="partrain's engine on CPUs",
     norms={
@@ -87,13 +96,7 @@ CPU = RuntimeProfile(
             takes_mask=True,
             takes_dropout=False,
         ),
-        AttentionKernel(
-            name="math",
-            precisions=("fp32", "bf16", "fp16"),
-            takes_groups=True,
-            takes_mask=True,
-            keeps_scores=True,
-        ),
+        MATH,
     ),
     mixed_sum_work=4,
     block_bytes=1,
@@ -125,13 +128,7 @@ GPU = RuntimeProfile(
             backward_work=4,
         ),
         AttentionKernel(name="memory-efficient", precisions=("fp32", "bf16", "fp16"), takes_mask=True),
-        AttentionKernel(
-            name="math",
-            precisions=("fp32", "bf16", "fp16"),
-            takes_groups=True,
-            takes_mask=True,
-            keeps_scores=True,
-        ),
+        MATH,
     ),
     mixed_sum_work=0,
     block_bytes=512,
