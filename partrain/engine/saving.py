@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import shutil
-import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,8 @@ class Saver:
         self._engine, self._plan, self._folder, self._rank = engine, plan, folder, rank
         self._retention, self._job = retention, job
         self._room: Tensor | None = None
-        self._thread: threading.Thread | None = None
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="save")
+        self._begun: Future[None] | None = None
         self.stall_s = 0.0
         """Seconds that training waited for the last save."""
         self.failures: list[str] = []
@@ -77,8 +78,7 @@ class Saver:
         def take() -> None:
             self._room = room_for(wanted)
 
-        self._thread = threading.Thread(target=take, name="room for saves")
-        self._thread.start()
+        self._begun = self._writer.submit(take)
 
     def save(self, step: int) -> None:
         """Copy the state after `step`; it is written while training goes on. Collective over the world.
@@ -96,15 +96,14 @@ class Saver:
             self._room = room_for(wanted)
         copy(wanted, self._room)
         self.stall_s = time.monotonic() - began
-        arguments = (step, wanted, self._room, loss_scaler(self._engine))
-        self._thread = threading.Thread(target=self._write, args=arguments, name=f"save {step}")
-        self._thread.start()
+        written = self._writer.submit(self._write, step, wanted, self._room, loss_scaler(self._engine))
+        self._begun = self._writer.submit(self._tell, step, written)  # the one worker comes to it after
 
     def wait(self) -> None:
         """Until what was begun is written, or has failed."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if self._begun is not None:
+            wait((self._begun,))
+            self._begun = None
 
     def _prepared(self, step: int) -> str:
         """Make the hidden folder; why that cannot be, if so."""
@@ -120,17 +119,20 @@ class Saver:
 
     def _write(self, step: int, wanted: Arrangement, room: Tensor, loss_scale: dict[str, Any]) -> None:
         began, hidden = time.monotonic(), hidden_path(self._folder, step)
-        try:
-            share = self._written(hidden, wanted, room)
-            write_share(share_path(hidden, self._rank), share)
-            if self._rank == 0:
-                self._commit(step, loss_scale, max(_PATIENCE_S, 10 * (time.monotonic() - began)))
-        except OSError as error:
+        share = self._written(hidden, wanted, room)
+        write_share(share_path(hidden, self._rank), share)
+        if self._rank == 0:
+            self._commit(step, loss_scale, max(_PATIENCE_S, 10 * (time.monotonic() - began)))
+
+    def _tell(self, step: int, written: Future[None]) -> None:
+        """Tell whatever the writing failed of, foreseen or not: the run must not believe that it saved."""
+        error = written.exception()
+        if isinstance(error, OSError):
             self._note(step, f"{self._folder}: {error.strerror or error}")
-        except CheckpointError as error:
+        elif isinstance(error, CheckpointError):
             self._note(step, error.message)
-        except Exception as error:  # would end with its thread, and the run would believe it was saved
-            log.exception("saving step %d", step)
+        elif error is not None:
+            log.error("saving step %d", step, exc_info=error)
             self._note(step, f"{type(error).__name__}: {error}")
 
     def _written(self, hidden: Path, wanted: Arrangement, room: Tensor) -> Share:
