@@ -149,17 +149,14 @@ def test_a_batch_that_would_lose_the_place_in_the_data_is_refused(saved: Path):
     assert found["hints"] == ["training.global_batch_size: 8"]
 
 
-def test_the_largest_job_s_checkpoint_is_judged_in_a_second(tmp_path: Path):
-    """Shared by other work this machine takes longer; so the time of the process itself counts."""
+def test_the_largest_job_s_checkpoint_is_judged(tmp_path: Path):
+    """In a second, by bench/import_time.py."""
     job = ROOT / "jobs" / "llama-3.1-405b-128xdgx-h100.yaml"
     path = as_saved(tmp_path, plan_job(job, None).plan, 1000)
-    before = os.times()
     told = child("checkpoint", "inspect", str(path), "--for", str(job), "--json", cwd=tmp_path)
-    after = os.times()
     found = json.loads(told.out)
     assert (told.code, found["fit"]["loads"], found["files"]) == (0, True, 1024)
     assert found["size_bytes"] > 12 * 405e9
-    assert after.children_user + after.children_system - before.children_user - before.children_system < 1.0
 
 
 def test_what_a_hostile_manifest_says_reaches_no_terminal_raw(tmp_path: Path):

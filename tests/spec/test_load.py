@@ -220,9 +220,9 @@ def test_a_file_of_fifty_megabytes_is_answered_at_once(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     with file.open("wb") as out:
         out.truncate(50 * 2**20)
-    start = time.perf_counter()
+    start = time.process_time()
     reading = read_job(file, environ={})
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert messages(reading) == [": more than 1 MiB came: this is no job file"]
 
 
@@ -230,9 +230,9 @@ def test_a_file_of_fifty_megabytes_is_answered_at_once(tmp_path: Path) -> None:
     "text", ["[" * 2**20, "? " * 2**19, "- " * 2**19, "a: &a [*a]\n" * 90_000, "{" * 2**20]
 )
 def test_a_file_that_is_all_structure_is_answered_at_once(text: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     reading = read(text[: 2**20])
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
     assert reading.faults
 
 
