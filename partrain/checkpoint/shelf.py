@@ -24,6 +24,8 @@ LATEST = "latest"
 """A file with the name of the newest checkpoint, for people; readers look for themselves."""
 _NAME = re.compile(r"step-(\d{8,12})")
 _LARGEST_MANIFEST = 2**30
+_NUM_NAMED = 5
+"""How many of the checkpoints of a folder are named where another was meant."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,10 @@ def read_checkpoint(path: Path) -> Manifest:
     Raises CheckpointError for one that is not whole, with what is missing.
     """
     if path.is_symlink() or not path.is_dir():
-        raise CheckpointError("not a folder" if path.exists() else "there is no such checkpoint")
+        gone = "not a folder" if path.exists() else "there is no such checkpoint"
+        raise CheckpointError(gone, hint=_where_some_are(path.parent))
+    if not (path / MANIFEST).exists():
+        raise CheckpointError(f"{MANIFEST}: missing", hint=_where_some_are(path.parent))
     with opened(path / MANIFEST) as file:
         data = file.read(_LARGEST_MANIFEST)
     manifest = manifest_from(data)
@@ -91,6 +96,13 @@ def read_checkpoint(path: Path) -> Manifest:
     if faults:
         raise CheckpointError("; ".join(faults))
     return manifest
+
+
+def _where_some_are(folder: Path) -> str:
+    newest = [path.name for path in checkpoints(folder)[:_NUM_NAMED]]
+    if newest:
+        return f"{folder} has {', '.join(newest)}"
+    return "name one, or a run's folder: `partrain runs` lists the runs"
 
 
 def newest_whole(folder: Path, *, without: Collection[str] = ()) -> tuple[Found | None, tuple[Skipped, ...]]:

@@ -137,6 +137,8 @@ def _found(path: Path) -> Found:
                 listed = "; ".join(map(str, skipped))
                 raise CheckpointError(f"no checkpoint in {folder} is whole: {listed}")
             return found
+    if inner.is_dir():
+        raise CheckpointError(f"{path} has no checkpoint yet ({inner})", hint="name another run's folder")
     try:
         return Found(path, read_checkpoint(path))
     except CheckpointError as error:

@@ -106,6 +106,19 @@ def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path):
     assert (found.code, "manifest.json: missing" in found.err) == (2, True)
 
 
+def test_where_none_is_those_that_are_there_are_named(tmp_path: Path, saved: Path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    for path, message, fix in (
+        (tmp_path / "nowhere" / "step-00000001", "there is no such checkpoint", "`partrain runs`"),
+        (saved.with_name("step-00000003"), "there is no such checkpoint", f"{saved.parent} has {saved.name}"),
+        (saved / MANIFEST, "not a folder", "name one, or a run's folder"),
+        (tmp_path / "run", "has no checkpoint yet", "name another run's folder"),
+    ):
+        found = partrain("checkpoint", "inspect", str(path), "--json")
+        told = json.loads(found.out)
+        assert (found.code, message in told["error"], fix in told["fix"]) == (2, True, True), told
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     return as_saved(tmp_path, plan_job(job_file(tmp_path), None).plan, 2)
