@@ -47,10 +47,11 @@ def exported_files(model: ModelSpec, precision: Precision, *, most_bytes: int = 
 
     Raises KeyError for a weight that the family's published models do not have: there is no config of it.
     """
-    return _in_files(_published(model), precision, most_bytes)
+    return _in_files(published_tensors(model), precision, most_bytes)
 
 
-def _published(model: ModelSpec) -> tuple[Published, ...]:
+def published_tensors(model: ModelSpec) -> tuple[Published, ...]:
+    """Every tensor of the folder, in the model's order. Raises KeyError as `exported_files` does."""
     weights = {weight.name: weight for weight in decoder_weights(model) if weight.tied_to is None}
     parts: dict[str, list[tuple[Weight, Stored]]] = {}
     for name, stored in stored_weights(model).items():

@@ -152,6 +152,8 @@ def entries(path: Path) -> dict[str, Entry]:
 
 
 def _entries(table: Any, data_start: int) -> dict[str, Entry]:
+    if not isinstance(table, dict):
+        raise ValueError("no JSON object")
     found = {}
     for name, value in table.items():
         if name == METADATA:

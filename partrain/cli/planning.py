@@ -66,7 +66,7 @@ def plan_of(reading: Reading) -> Planned:
     data, data_faults = _facts(lambda: find_facts(job.data.train) if job else None)
     validation, more_faults = _facts(lambda: _validation(job, data))
     machine = find_machine(os.environ, cpu=job is not None and job.hardware.node == "cpu")
-    faults = (*data_faults, *more_faults)
+    faults = (*data_faults, *more_faults, *_weight_faults(job, data))
     plan = decide(reading, machine=machine, data=data, validation=validation, data_faults=faults)
     assert data is not None
     return Planned(reading, plan, machine, data, validation)
@@ -84,6 +84,18 @@ def _facts(find: Callable[[], DatasetFacts | None]) -> tuple[DatasetFacts | None
         return find(), ()
     except DataError as error:
         return None, error.faults
+
+
+def _weight_faults(job: JobSpec | None, data: DatasetFacts | None) -> tuple[Fault, ...]:
+    """What is wrong with the weights that the job starts from; its model is judged elsewhere."""
+    if job is None or job.model.from_ is None:
+        return ()
+    from partrain.checkpoint.published import weight_faults
+    from partrain.spec.resolve import resolve_model
+
+    vocabulary = data.vocab_size if data else None
+    found = resolve_model(job.model, sequence_length=job.training.sequence_length, vocab_size=vocabulary)
+    return weight_faults(Path(job.model.from_), found.model, path="model.from") if found.model else ()
 
 
 def _validation(job: JobSpec | None, train: DatasetFacts | None) -> DatasetFacts | None:
@@ -131,6 +143,10 @@ def plan_in(data: bytes, file: Path) -> Plan:
         message = f"this is not a plan of this version: {error}"
         raise SpecError([Fault("", message, fix=fix, place=place)]) from error
     faults = plan_faults(plan)
+    if not faults and plan.weights is not None:
+        from partrain.checkpoint.published import weight_faults
+
+        faults = weight_faults(Path(plan.weights), plan.model, path="weights")
     if faults:
         raise SpecError([replace(fault, place=place) for fault in faults])
     return replace(plan, stages=stage_plans(plan_memory(plan)))

@@ -18,6 +18,7 @@ from partrain.checkpoint.fit import fit, refuse_misfits
 from partrain.checkpoint.interval import best_interval_s
 from partrain.checkpoint.shelf import Found, damage, newest_whole, read_checkpoint
 from partrain.checkpoint.size import expected_bytes, shortage
+from partrain.engine.published import load_published
 from partrain.engine.restore import load
 from partrain.engine.saving import Retention, Saver
 from partrain.errors import CheckpointError, RunError
@@ -55,7 +56,8 @@ class Checkpoints:
     def resume(self) -> int:
         """Put the newest checkpoint that is whole into the engine; the steps `done` in it, 0 without one.
 
-        Collective. Raises CheckpointError where there are only damaged ones, or the newest whole one does not
+        Without one the weights are those that the plan starts from, if it names any.
+        Collective. Raises CheckpointError where there are only damaged ones, or what there is does not
         fit the plan; RunError where the disk has no room for another.
         """
         found = self._newest()
@@ -68,6 +70,9 @@ class Checkpoints:
             for note in judged.notes:
                 self._notices.add(note)
             self.done = self._saved_step = manifest.step
+        elif self._plan.weights is not None:
+            load_published(self._engine, self._plan, self._rank)
+            self._notices.add(f"starts from the weights of {self._plan.weights}")
         lacking = shortage(self._folder.checkpoints, expected_bytes(self._plan))
         if self._wish.every != "none" and lacking:
             raise RunError(lacking, hint="make room, or checkpoint: {every: none}")

@@ -91,6 +91,16 @@ def joined(parts: list[Tensor], stored: Stored, *, num_heads: int) -> Tensor:
     return tensor.t() if stored.transposed else tensor
 
 
+def taken(tensor: Tensor, stored: Stored, *, num_heads: int) -> Tensor:
+    """Ours out of theirs: what `joined` makes of it, the other way about. A view, except of fused heads."""
+    tensor = tensor.t() if stored.transposed else tensor
+    if stored.third is None:
+        return tensor
+    if stored.by_head:
+        return tensor.view(num_heads, 3, -1, *tensor.shape[1:])[:, stored.third].flatten(0, 1)
+    return tensor.chunk(3)[stored.third]
+
+
 def main() -> int:
     """Exit code of the process."""
     return speak(lambda text: words(ExportRequest.from_json(text)))

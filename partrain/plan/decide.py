@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -47,7 +48,8 @@ def decide(
 ) -> Plan:
     """The plan for a job; `machine` is this one, which `hardware.node` replaces.
 
-    `validation` is the file that `data.validation` names. `data`, or it, is None when `data_faults` say why.
+    `validation` is the file that `data.validation` names. `data`, or it, is None when `data_faults` say why;
+    they also say what is wrong with the weights that `model.from` names.
     Raises SpecError with all faults of job, data and layout
     together; InfeasibleError when only values that were `auto` stand against each other.
     """
@@ -86,7 +88,8 @@ def decide(
     plan = _plan(job, model=resolved.model, data=data, choice=choice, layout=layout, training=training)
     apart = validation_set(job, data, validation)
     evaluation, evaluation_origins = evaluation_plan(job, apart, steps=training.steps)
-    plan = replace(plan, evaluation=evaluation)
+    weights = os.path.abspath(job.model.from_) if job.model.from_ else None
+    plan = replace(plan, evaluation=evaluation, weights=weights)
     found = {**resolved.origins, **_origins(job, here), **reading.origins, **choice.origins, **chunk_origin}
     return replace(plan, origins=origins_of(resolved_job(job, plan), {**found, **evaluation_origins}))
 

@@ -15,7 +15,7 @@ from partrain.spec.hardware import MemoryShare
 from partrain.spec.launch import EnvName
 from partrain.spec.model import ModelSpec
 from partrain.spec.optimizers import OptimizerSpec
-from partrain.spec.section import Count, Fraction, Name, NonNegative, Whole
+from partrain.spec.section import Count, Fraction, Name, NonNegative, Text, Whole
 from partrain.spec.training import (
     AttentionKernel,
     BatchRampSection,
@@ -130,6 +130,8 @@ class Plan:
     """What the user should know: padding, idle devices, why an `auto` became what it is."""
     evaluation: EvaluationPlan | None = None
     """What is evaluated and when; None: nothing."""
+    weights: Text | None = None
+    """Absolute path of the published folder that training starts from; None: weights begin at random."""
 
     @property
     def end_of_training_data(self) -> int | None:

@@ -17,6 +17,7 @@ def resolved_job(job: JobSpec, plan: Plan) -> dict[str, Any]:
     view["model"] = {
         **({"preset": job.model.preset} if job.model.preset else {}),
         **({"hf": job.model.hf} if job.model.hf else {}),
+        **({"from": job.model.from_} if job.model.from_ else {}),
         **plain(plan.model),
     }
     view["training"] |= {

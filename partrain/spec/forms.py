@@ -44,6 +44,8 @@ class Form:
 class Key:
     """A key of a section."""
 
+    field: str
+    """Name of its field: `key_of` says how they differ."""
     forms: tuple[Form, ...]
     default: Any
     """MISSING: there is none, the key is required."""
@@ -65,12 +67,22 @@ def forms(annotation: Any, bounds: Bounds = UNBOUNDED) -> tuple[Form, ...]:
     return (Form(origin or annotation, bounds=bounds, items=arguments),)
 
 
+def key_of(field: str) -> str:
+    """The key that a field stands for: a word that Python keeps for itself has an underscore as a field.
+
+    >>> key_of("from_"), key_of("head_size")
+    ('from', 'head_size')
+    """
+    return field.removesuffix("_")
+
+
 @cache
 def keys_of(section: type) -> Mapping[str, Key]:
     """The keys of a section, in order."""
     annotations = typing.get_type_hints(section, include_extras=True)
     return {
-        key.name: Key(
+        key_of(key.name): Key(
+            key.name,
             forms(annotations[key.name]),
             key.default if key.default_factory is MISSING else key.default_factory(),
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +140,16 @@ _SKIPPED = re.compile(
 )
 
 
-def hf_fields(text: str) -> tuple[Mapping[str, Any], tuple[Reason, ...]]:
-    """The fields that the config at `text`, a file or its folder, states, or why there are none."""
+def hf_fields(text: str, *, key: str = "model.hf") -> tuple[Mapping[str, Any], tuple[Reason, ...]]:
+    """The fields that the config at `text`, a file or its folder, states, or why there are none.
+
+    `key`: what of the job names it.
+    """
+    stated, reasons = _read_config(text)
+    return stated, tuple(replace(reason, paths=(key,)) for reason in reasons)
+
+
+def _read_config(text: str) -> tuple[Mapping[str, Any], tuple[Reason, ...]]:
     path = Path(text)
     path = path / CONFIG if path.is_dir() else path
     if not path.exists():

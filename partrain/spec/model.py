@@ -39,6 +39,9 @@ class ModelSection:
     """A named model of the catalogue; every other key given here replaces that preset's value."""
     hf: Text | None = None
     """A config.json of transformers, or a folder with one, read in a preset's place; never downloaded."""
+    from_: Text | None = None
+    """A folder as transformers writes it, config.json and safetensors: the model, and the weights
+    that training starts from; never downloaded."""
     family: Family | None = None
     """Shape of the network; it only decides defaults, and every one of them can be given."""
     num_layers: Count | None = None

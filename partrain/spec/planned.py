@@ -31,7 +31,6 @@ def _is_list(value: Any) -> bool:
 _SIZES = ("model.num_layers", "model.hidden_size", "model.num_heads")
 _LOCAL = "leave it out: the processes run on this machine"
 PLANNED = (
-    Planned("model.from", "model.preset, or the model's fields; weights begin at random", decides=_SIZES),
     Planned("model.python", "model.family, or the model's fields", decides=_SIZES),
     Planned("data.train", "one source: builtin:python-source, synthetic or a path", _is_list, "text"),
     Planned("training.epochs", "training.steps or training.tokens"),

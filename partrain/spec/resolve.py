@@ -110,13 +110,18 @@ _Named = tuple[Mapping[str, Any], str]
 
 def _named(section: ModelSection) -> tuple[_Named, tuple[Reason, ...]]:
     """What the preset or the config states, and its name in words; or why it states nothing."""
-    preset, config = section.preset, section.hf
-    if preset is not None and config is not None:
-        paths = ("model.hf", "model.preset", "model")
-        return ({}, ""), (Reason(paths, "both preset and hf came", "one of them", "leave out preset or hf"),)
-    if config is not None:
-        stated, reasons = hf_fields(config)
-        return (stated, f"config {config}"), reasons
+    preset = section.preset
+    came = {"preset": preset, "hf": section.hf, "from": section.from_}
+    several = [key for key, value in came.items() if value is not None]
+    if len(several) > 1:
+        paths = (*(f"model.{key}" for key in reversed(several)), "model")
+        said = f"{'both ' * (len(several) == 2)}{listed(several, last=' and ')} came"
+        return ({}, ""), (Reason(paths, said, "one of them", f"leave out {listed(several, last=' or ')}"),)
+    for key in ("hf", "from"):
+        config = came[key]
+        if config is not None:
+            stated, reasons = hf_fields(config, key=f"model.{key}")
+            return (stated, f"config {config}"), reasons
     if preset is None:
         return ({}, ""), ()
     try:

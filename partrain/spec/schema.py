@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from partrain.spec.catalog import model_names
-from partrain.spec.forms import Form, Key, forms, item_forms, keys_of
+from partrain.spec.forms import Form, Key, forms, item_forms, key_of, keys_of
 from partrain.spec.job import JobSpec
 from partrain.spec.section import Bounds
 from partrain.spec.values import plain
@@ -39,14 +39,14 @@ def job_schema() -> dict[str, Any]:
 
 
 def descriptions(section: type) -> dict[str, str]:
-    """Field -> the docstring below it, on one line."""
+    """Key -> the docstring below its field, on one line."""
     tree = ast.parse(inspect.getsource(importlib.import_module(section.__module__)))
     body = next(n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == section.__name__)
     found: dict[str, str] = {}
     for field, below in pairwise(body):
         is_text = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
-            found[field.target.id] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
+            found[key_of(field.target.id)] = " ".join(str(below.value.value).split())  # type: ignore[attr-defined]
     return found
 
 

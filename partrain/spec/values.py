@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from partrain.errors import escaped
-from partrain.spec.forms import Form, fits, forms, item_forms, keys_of
+from partrain.spec.forms import Form, fits, forms, item_forms, key_of, keys_of
 from partrain.spec.keypath import Loc, dotted
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def plain(value: Any) -> Any:
     {'betas': [0.9, 0.95]}
     """
     if is_dataclass(value):
-        return {key.name: plain(getattr(value, key.name)) for key in fields(value)}
+        return {key_of(key.name): plain(getattr(value, key.name)) for key in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, (tuple, list)) else value
@@ -80,7 +80,9 @@ def _read(allowed: tuple[Form, ...], value: Any, loc: Loc, problems: list[Proble
 def _section(section: type, value: Mapping[str, Any], loc: Loc, problems: list[Problem]) -> Any:
     keys = keys_of(section)
     known = {
-        name: _read(keys[name].forms, value[name], (*loc, name), problems) for name in keys if name in value
+        key.field: _read(key.forms, value[name], (*loc, name), problems)
+        for name, key in keys.items()
+        if name in value
     }
     problems += [Problem((*loc, name), "unknown") for name in value if name not in keys]
     missing = [name for name in keys if name not in value and keys[name].default is MISSING]
