@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from partrain.cost.walk import walk
 from partrain.engine.groups import ALONE
@@ -19,6 +18,7 @@ from partrain.model.activations import LayerTapes, Share, layer_tapes
 from partrain.model.profile import CPU
 from partrain.spec.model import ModelSection, ModelSpec
 from partrain.spec.resolve import resolve_model
+from tests.engine.allocator import allocator_bytes
 
 pytestmark = pytest.mark.torch
 
@@ -44,19 +44,6 @@ def model_of(name: str) -> ModelSpec:
     return replace(model, tie_embeddings=False)
 
 
-def events(function: Callable[[], object]) -> tuple[int, int]:
-    """Most bytes beyond those at the start, and bytes more at the end than there."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        kept = function()
-    now = most = 0
-    memory = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(memory, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    del kept
-    return most, now
-
-
 class Pass:
     """What a layer's passes take of the allocator."""
 
@@ -64,12 +51,12 @@ class Pass:
         for weight in weights:
             weight.grad = torch.zeros_like(weight)
         made: list[Tensor] = []
-        self.forward, self.held = events(lambda: made.append(layer(x)))
+        self.forward, self.held = allocator_bytes(lambda: made.append(layer(x)))
         output = made.pop()
         gradient = torch.ones_like(output)
         outputs = [output]
         del output
-        beyond, _ = events(lambda: outputs.pop().backward(gradient))
+        beyond, _ = allocator_bytes(lambda: outputs.pop().backward(gradient))
         self.backward = self.held + beyond
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
 
 from partrain.engine.groups import ALONE, TensorGroup
@@ -17,6 +16,7 @@ from partrain.model.decoder import HEAD, decoder_weights
 from partrain.model.huggingface import stored_weights
 from partrain.model.weights import shard_range
 from tests.engine.families import CONFIGS, ours, published, sharded, spec_of, taken, theirs, tokens_of
+from tests.engine.processes import run_world
 
 pytestmark = pytest.mark.torch
 
@@ -68,24 +68,11 @@ def test_logits_and_gradients_are_those_of_transformers(name: str) -> None:
     assert max(farthest(name, ALONE)) <= BOUND
 
 
-def rank_of_two(rank: int, folder: str) -> None:
-    """One of two tensor ranks, over every family, without and with sequence parallelism."""
-    torch.set_num_threads(1)
-    store = torch.distributed.FileStore(f"{folder}/store", 2)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    group = TensorGroup(rank, 2, torch.distributed.group.WORLD)
-    found = {
-        f"{name} {split}": farthest(name, group, sequence_parallel=split)
-        for name in CONFIGS
-        for split in (False, True)
-    }
-    Path(folder, f"{rank}.json").write_text(json.dumps(found))
-    torch.distributed.destroy_process_group()
-
-
 def test_two_tensor_ranks_have_the_logits_and_gradients_of_transformers(tmp_path: Path) -> None:
-    multiprocessing.spawn(rank_of_two, args=(str(tmp_path),), nprocs=2)
-    for rank in range(2):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
-        assert len(found) == 2 * len(CONFIGS)
-        assert {case: values for case, values in found.items() if max(values) > BOUND} == {}
+    """Over every family, without and with sequence parallelism."""
+    work = [{"name": name, "sequence_parallel": split} for name in CONFIGS for split in (False, True)]
+    results = run_world("tests.engine.families_world", work, 2, tmp_path / "world")
+    found = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [len(ranks) for ranks in found] == [2] * len(work)
+    too_far = [(case, ranks) for case, ranks in zip(work, found, strict=True) if max(map(max, ranks)) > BOUND]
+    assert too_far == []

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from partrain.engine.groups import ALONE
 from partrain.engine.loss import Loss
 from partrain.engine.memory_meter import MemoryMeter
 from partrain.engine.modules import weight_table
+from tests.engine.allocator import allocator_bytes
 from tests.engine.test_activations import LENGTH, SEQUENCES, model_of, parts_of
 
 pytestmark = pytest.mark.torch
@@ -85,18 +85,6 @@ WORK: dict[str, Callable[[], None]] = {
 }
 
 
-def allocated(work: Callable[[], None]) -> int:
-    """The allocator's peak."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        work()
-    now = most = 0
-    memory = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
-    for event in sorted(memory, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        most = max(most, now)
-    return most
-
-
 def metered(work: Callable[[], None]) -> int:
     gc.collect()
     with MemoryMeter() as meter:
@@ -112,7 +100,7 @@ def metered(work: Callable[[], None]) -> int:
 def test_the_peak_is_the_allocators(name: str) -> None:
     work = WORK[name]
     work()  # what is made once, at first use
-    assert metered(work) == pytest.approx(allocated(work), rel=TOLERANCE)
+    assert metered(work) == pytest.approx(allocator_bytes(work)[0], rel=TOLERANCE)
 
 
 def test_what_was_there_before_counts() -> None:
