@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -16,12 +17,14 @@ class MemoryMeter(TorchDispatchMode):
 
     It sees the operations of the thread that entered it, autograd's on CPUs among them, and counts what
     another thread made once an operation here reads it. What a kernel takes and gives back within one
-    operation, and what libraries of communication keep, is not seen.
+    operation, and what libraries of communication keep, is not seen. Fake tensors hold no memory: they
+    count where `fake` is set, and then they alone.
     """
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", *, fake: bool = False) -> None:
         super().__init__()
         self._device = device
+        self._fake = fake
         self._storages: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
         self.live_bytes = 0
         """Bytes that are held now."""
@@ -52,6 +55,8 @@ class MemoryMeter(TorchDispatchMode):
         key, num_bytes = id(storage), storage.nbytes()  # torch keeps this object as long as the memory
         known = self._storages.get(key)
         if known is None:
+            if is_fake(tensor) != self._fake:
+                return
             self._storages[key] = (weakref.ref(storage, lambda _: self._forget(key)), num_bytes)
         elif known[1] != num_bytes:  # resized in place
             self._storages[key] = (known[0], num_bytes)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import checkpoint
 
 from partrain.engine.groups import ALONE
@@ -129,3 +131,23 @@ def test_what_another_thread_made_counts_once_it_is_read() -> None:
         del first
         made.clear()
         assert meter.live_bytes == before
+
+
+def test_fake_tensors_count_where_asked_and_there_alone() -> None:
+    symbolic = FakeTensorMode(shape_env=ShapeEnv()).from_tensor(torch.zeros(7, 5), static_shapes=False)
+    with MemoryMeter() as meter:  # a compiler's leftover, with a size that is no number
+        before = meter.live_bytes
+        assert type(before) is int
+        symbolic.sum()
+        real = torch.zeros(1000, 1000)
+        assert meter.live_bytes == before + 4_000_000
+        with FakeTensorMode():
+            torch.zeros(1000, 1000)
+        assert meter.peak_bytes == before + 4_000_000
+    del symbolic
+    with FakeTensorMode(), MemoryMeter(fake=True) as meter:
+        before = meter.live_bytes
+        fake = torch.zeros(1000, 1000) + 1
+        assert meter.peak_bytes == before + 8_000_000
+        assert meter.live_bytes == before + 4_000_000
+    del real, fake
