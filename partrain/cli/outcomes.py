@@ -94,7 +94,20 @@ def _summary_rows(summary: Summary) -> dict[str, str]:
     if seen > 1 and after_first_s > 0:
         speed = summary.tokens_after_first / after_first_s
         rows["speed"] = f"{format_count(speed)} tokens/s after the first step"
-    return {**rows, "memory": f"{format_bytes(summary.peak_bytes)} on the fullest rank"}
+    return {**rows, "memory": _memory_words(summary)}
+
+
+def _memory_words(summary: Summary) -> str:
+    """The fullest rank, and the stage that is farthest above what was predicted, or least below."""
+    words = f"{format_bytes(summary.peak_bytes)} on the fullest rank"
+    pairs = zip(summary.most_bytes, summary.predicted_bytes, strict=False)
+    excess = [most / predicted - 1 for most, predicted in pairs if predicted]
+    if not excess:
+        return words
+    stage = max(range(len(excess)), key=excess.__getitem__)
+    most, predicted = (format_bytes(of[stage]) for of in (summary.most_bytes, summary.predicted_bytes))
+    where = f" on stage {stage}" if len(excess) > 1 else ""
+    return f"{words}; estimated{where}: {predicted}, measured: {most} ({excess[stage]:+.1%})"
 
 
 def show_next(folder: RunFolder, outcome: Outcome, again: Sequence[str]) -> None:

@@ -21,6 +21,10 @@ class Summary:
     """Tokens of all of them but the first, which warms everything up."""
     peak_bytes: int
     """Largest memory of any rank."""
+    most_bytes: tuple[int, ...]
+    """Of the fullest rank of each stage; empty where that cannot be compared with the prediction."""
+    predicted_bytes: tuple[int, ...]
+    """What was predicted of each stage's ranks."""
     num_skipped: int
     """How many had their update left out."""
     evaluation: EvaluationRecord | None = None
@@ -32,7 +36,17 @@ class Summary:
 def summed(before: Summary | None, record: StepRecord) -> Summary:
     """`before` and one more step."""
     if before is None:
-        return Summary(record, record, 1, record.step_s, 0.0, record.peak_bytes, int(record.skipped))
+        return Summary(
+            first=record,
+            last=record,
+            num_steps=1,
+            total_s=record.step_s,
+            tokens_after_first=0.0,
+            peak_bytes=record.peak_bytes,
+            most_bytes=record.most_bytes,
+            predicted_bytes=record.predicted_bytes,
+            num_skipped=int(record.skipped),
+        )
     return replace(
         before,
         last=record,
@@ -40,6 +54,8 @@ def summed(before: Summary | None, record: StepRecord) -> Summary:
         total_s=before.total_s + record.step_s,
         tokens_after_first=before.tokens_after_first + record.tokens_per_s * record.step_s,
         peak_bytes=max(before.peak_bytes, record.peak_bytes),
+        most_bytes=record.most_bytes or before.most_bytes,
+        predicted_bytes=record.predicted_bytes or before.predicted_bytes,
         num_skipped=before.num_skipped + record.skipped,
     )
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch.utils.tensorboard import SummaryWriter
 
 from partrain.engine.guard import StepResult
+from partrain.engine.peak_memory import PeakMemory, Peaks
 from partrain.plan.batch_ramp import phase_at
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
@@ -33,6 +32,13 @@ SCALARS = {
 }
 """Record field -> TensorBoard name."""
 
+STAGE_SCALARS = {
+    "most_bytes": "memory of stage {stage}/fullest_rank_bytes",
+    "least_bytes": "memory of stage {stage}/emptiest_rank_bytes",
+    "predicted_bytes": "memory of stage {stage}/predicted_bytes",
+}
+"""The same, of each stage."""
+
 EVALUATION_SCALARS = {
     "validation_loss": "loss/validation",
     "perplexity": "perplexity/validation",
@@ -41,24 +47,15 @@ EVALUATION_SCALARS = {
 """The same, of an evaluation."""
 
 
-def peak_memory(device: torch.device) -> int:
-    """Largest memory of any rank so far, in bytes. Collective over the world."""
-    if device.type == "cuda":
-        here = torch.cuda.max_memory_allocated(device)
-    else:
-        unit = 1 if sys.platform == "darwin" else 1024
-        here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    largest = torch.tensor(float(here), dtype=torch.float64, device=device)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    return int(largest)
-
-
 class Recorder:
-    """Writes each step's record as it ends; on ranks other than 0 it does nothing."""
+    """Writes each step's record as it ends, on rank 0 alone."""
 
-    def __init__(self, plan: Plan, folder: RunFolder, rank: int, *, done: int = 0) -> None:
+    def __init__(
+        self, plan: Plan, folder: RunFolder, rank: int, memory: PeakMemory, *, done: int = 0
+    ) -> None:
         """`done`: steps that are not done again; later records are of a time that is no more."""
-        self.plan = plan
+        self.plan, self.memory = plan, memory
+        self._peaks: Peaks | None = None
         self._file = self._board = None
         if rank:
             return
@@ -68,7 +65,7 @@ class Recorder:
         self._board.add_text("job", _code(folder.job.read_text(encoding="utf-8", errors="replace")), 0)
         self._board.add_text("plan", _code(plan.without_secrets().to_json()), 0)
 
-    def record(self, step: int, result: StepResult, *, lr: float, step_s: float, peak_bytes: int) -> None:
+    def record(self, step: int, result: StepResult, *, lr: float, step_s: float, peaks: Peaks) -> None:
         """`step` has ended."""
         if self._file is None:
             return
@@ -87,15 +84,19 @@ class Recorder:
             tokens_per_s=tokens / step_s,
             flops=flops,
             mfu=self._mfu(flops),
-            peak_bytes=peak_bytes,
+            peak_bytes=peaks.largest,
             time=time.time(),
             loss_scale=result.loss_scale,
             skipped=result.skipped,
             warning=result.warning,
         )
-        self._file.write(record.to_json() + "\n")
+        stages = self._stages(peaks)
+        line = record if peaks == self._peaks else replace(record, **stages)
+        self._peaks = peaks
+        self._file.write(line.to_json() + "\n")
         if is_shown(step, log_every=self.plan.log_every, steps=self.plan.training.steps):
             self._draw(record)
+            self._draw_stages(step, stages)
 
     def record_evaluation(self, step: int, *, loss: float, evaluation_s: float) -> None:
         """The validation set was evaluated after `step`."""
@@ -114,6 +115,13 @@ class Recorder:
         for field, name in EVALUATION_SCALARS.items():
             self._board.add_scalar(name, getattr(record, field), step)
 
+    def _stages(self, peaks: Peaks) -> dict[str, Any]:
+        """What was measured of each stage beside what the plan says, where that can be compared."""
+        if not peaks.most:
+            return {}
+        predicted = tuple(stage.memory.peak_bytes for stage in self.plan.stages if stage.memory)
+        return {"most_bytes": peaks.most, "least_bytes": peaks.least, "predicted_bytes": predicted}
+
     def _mfu(self, flops: float) -> float | None:
         machine = self.plan.machine
         peak = machine.bf16_flops if self.plan.training.precision != "fp32" else machine.fp32_flops
@@ -126,6 +134,12 @@ class Recorder:
         for field, name in SCALARS.items():
             if values[field] is not None and isfinite(values[field]):
                 self._board.add_scalar(name, values[field], record.step)  # type: ignore[union-attr]
+
+    def _draw_stages(self, step: int, stages: Mapping[str, Sequence[int]]) -> None:
+        for field, values in stages.items():
+            for stage, value in enumerate(values):
+                name = STAGE_SCALARS[field].format(stage=stage)
+                self._board.add_scalar(name, value, step)  # type: ignore[union-attr]
 
     def close(self) -> None:
         """All that was recorded is on disk."""

@@ -17,7 +17,7 @@ from partrain.engine.checkpoints import Checkpoints
 from partrain.engine.evaluation import evaluation_of
 from partrain.engine.guard import Guard, StepResult
 from partrain.engine.loss_scale import is_searching, loss_scale, settle_scale
-from partrain.engine.metrics import Recorder, peak_memory
+from partrain.engine.metrics import Recorder
 from partrain.engine.optimizer import Clipping, forget_gradients
 from partrain.engine.prefetch import Batch, Reader
 from partrain.engine.row import mean_loss
@@ -94,9 +94,9 @@ def train(
             return train_step(engine, reader.batches(step), lr=lr)
 
         result = guard.watch(step, run)
-        peak_bytes = peak_memory(device)
+        peaks = recorder.memory.peaks()
         now = time.monotonic()
-        recorder.record(step, result, lr=lr, step_s=now - last, peak_bytes=peak_bytes)
+        recorder.record(step, result, lr=lr, step_s=now - last, peaks=peaks)
         if evaluation is not None and evaluation.wish.is_due(step, steps=wish.steps):
             loss, seconds = evaluation.measure(engine)
             recorder.record_evaluation(step, loss=loss, evaluation_s=seconds)

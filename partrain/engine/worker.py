@@ -46,27 +46,29 @@ def run(plan: Plan, folder: RunFolder, rank: int) -> Iterator[int]:
     from partrain.engine.build import build_engine, join_world
     from partrain.engine.checkpoints import Checkpoints
     from partrain.engine.metrics import Recorder
+    from partrain.engine.peak_memory import PeakMemory
     from partrain.engine.train import train
 
-    size = plan.layout.world_size
+    size, device = plan.layout.world_size, torch.device("cpu")
+    if plan.machine.device == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     join_world(plan.machine.device)
     if dist.get_world_size() != size:
         raise RunError(f"the plan has {size} ranks, {dist.get_world_size()} were started")
-    device = torch.device("cpu")
-    if plan.machine.device == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     sources = open_sources(plan)
     log.info("looking at part %d of %d of the tokens of %s", rank + 1, size, plan.data.source)
     for source in sources.all:
         check_tokens(source, part=rank, parts=size)
-    engine = build_engine(plan, rank=rank, device=device)
-    checkpoints = Checkpoints(engine, plan, folder, rank=rank, device=device)
-    recorder = Recorder(plan, folder, rank, done=checkpoints.resume())
-    try:
-        yield from train(engine, plan, sources, rank=rank, recorder=recorder, checkpoints=checkpoints)
-    except RunError as error:  # of all ranks in the same step
-        checkpoints.close(rescue=getattr(error, "sound_step", None))
-        raise
+    memory = PeakMemory(plan, rank=rank, device=device)
+    with memory.counting():
+        engine = build_engine(plan, rank=rank, device=device)
+        checkpoints = Checkpoints(engine, plan, folder, rank=rank, device=device)
+        recorder = Recorder(plan, folder, rank, memory, done=checkpoints.resume())
+        try:
+            yield from train(engine, plan, sources, rank=rank, recorder=recorder, checkpoints=checkpoints)
+        except RunError as error:  # of all ranks in the same step
+            checkpoints.close(rescue=getattr(error, "sound_step", None))
+            raise
     recorder.close()
     dist.barrier()
     dist.destroy_process_group()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from partrain.run.metrics import record_of
 from partrain.run.notices import Notice
 from partrain.run.reading import object_in
 from partrain.run.records import (
@@ -78,6 +79,16 @@ def to_line(event: Event) -> bytes:
     return json.dumps({"event": type(event).__name__.lower(), **asdict(event)}).encode() + b"\n"
 
 
+_Kind = TypeVar("_Kind", StepRecord, EvaluationRecord)
+
+
+def _record(kind: type[_Kind], value: Mapping[str, Any]) -> _Kind:
+    record = record_of(value)
+    if not isinstance(record, kind):
+        raise ValueError(f"not a {kind.__name__}")
+    return record
+
+
 def from_line(line: bytes) -> Event | None:
     """The event that `to_line` wrote; None: the line is not one."""
     value = object_in(line)
@@ -92,8 +103,8 @@ def from_line(line: bytes) -> Event | None:
 
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Event]] = {
     "started": lambda value: Started({int(rank): int(pid) for rank, pid in value["pids"].items()}),
-    "recorded": lambda value: Recorded(StepRecord(**value["record"])),
-    "evaluated": lambda value: Evaluated(EvaluationRecord(**value["record"])),
+    "recorded": lambda value: Recorded(_record(StepRecord, value["record"])),
+    "evaluated": lambda value: Evaluated(_record(EvaluationRecord, value["record"])),
     "noted": lambda value: Noted(Notice(**value["notice"])),
     "failed": lambda value: Failed(str(value["message"]), failure_from(value["failure"])),
     "stopping": lambda value: Stopping(str(value["signal"])),

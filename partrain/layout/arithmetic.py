@@ -102,6 +102,18 @@ def blocks_can_be_compiled(wish: Proposal) -> Reason | None:
     )
 
 
+def tensors_are_counted_uncompiled(wish: Proposal) -> Reason | None:
+    """What a compiled program makes within itself is not seen by who counts an operation's tensors."""
+    if not (wish.compile and wish.track_memory and wish.machine.device == "cpu"):
+        return None
+    return Reason(
+        ("monitor.track_memory", "training.compile"),
+        "track_memory=true does not go with compile=true on CPUs",
+        allowed="one of them",
+        fix="compile: false, or track_memory: false",
+    )
+
+
 FLASH_HEAD_SIZE = 256
 """Widest head of torch's flash kernel on GPUs (aten/native/transformers/cuda/sdp_utils.cpp)."""
 

@@ -40,6 +40,7 @@ class Proposal:
     compile: bool = False
     attention: AttentionKernel = "torch"
     tf32: bool = False
+    track_memory: bool = False
     batch_ramp: BatchRampSection | None = None
 
     @property

@@ -14,6 +14,7 @@ from partrain.layout.arithmetic import (
     offloaded_states_have_an_optimizer,
     optimizer_has_its_device,
     optimizer_has_what_it_needs_of_a_weight,
+    tensors_are_counted_uncompiled,
     tf32_is_for_gpus,
     the_kernel_takes_the_attention,
     zero_0_is_for_fp32,
@@ -263,6 +264,7 @@ RULES: tuple[Callable[[Proposal], Reason | None], ...] = (
     sequence_parallel_divides_the_sequence,
     world_fits_the_hardware,
     blocks_can_be_compiled,
+    tensors_are_counted_uncompiled,
     the_kernel_takes_the_attention,
     tf32_is_for_gpus,
 )

@@ -71,7 +71,7 @@ def choose(job: JobSpec, *, model: ModelSpec | None, machine: MachineFacts) -> C
         optimizer=training.optimizer.name,
         batch_ramp=training.batch_ramp,
     )
-    proposal = replace(proposal, tf32=training.tf32)
+    proposal = replace(proposal, tf32=training.tf32, track_memory=job.monitor.track_memory)
     for decide in (_precision, _zero, _tensor_group, _sequence_parallel, _micro_batch, _attention, _compile):
         proposal = decide(job, proposal, origins)
     if training.recompute == "auto":

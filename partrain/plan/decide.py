@@ -275,6 +275,7 @@ def _plan(
         env=job.launch.env,
         run_dir=job.run.dir,
         log_every=job.monitor.log_every,
+        track_memory=job.monitor.track_memory,
         checkpoint=job.checkpoint,
         origins={},
         notes=(*_auto_notes(choice), *notes(wish), *memory_notes(verdict), *_checkpoint_notes(job)),

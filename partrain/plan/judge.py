@@ -130,6 +130,7 @@ def proposal_of(plan: Plan) -> Proposal:
         compile=plan.training.compile,
         attention=plan.training.attention,
         tf32=plan.training.tf32,
+        track_memory=plan.track_memory,
     )
 
 

@@ -130,6 +130,8 @@ class Plan:
     """What the user should know: padding, idle devices, why an `auto` became what it is."""
     evaluation: EvaluationPlan | None = None
     """What is evaluated and when; None: nothing."""
+    track_memory: bool = False
+    """Whether CPU ranks count the bytes of their tensors."""
     weights: Text | None = None
     """Absolute path of the published folder that training starts from; None: weights begin at random."""
 

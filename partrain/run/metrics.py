@@ -18,6 +18,7 @@ _LONGEST_LINE_BYTES = 2**16
 _LONGEST_SEARCH_BYTES = 2**24
 _LARGEST_INT = 2**63
 _NUMBER = (int, float, type(None))
+_SIZES = "tuple[int, ...]"
 _KINDS = {"int": (int,), "float": _NUMBER, "float | None": _NUMBER, "bool": (bool,), "str": (str,)}
 _Kind = TypeVar("_Kind", StepRecord, EvaluationRecord)
 _FIELDS: Mapping[type[Record], Mapping[str, str]] = {
@@ -35,14 +36,21 @@ def record_from(line: str | bytes) -> Record | None:
     Keys of later versions are left aside, those that came after the first version may be missing.
     """
     value = object_in(line)
+    return None if value is None else record_of(value)
+
+
+def record_of(value: Mapping[str, Any]) -> Record | None:
+    """The record that an object spells; None: it is not one."""
     for kind, names in _FIELDS.items():
-        found = None if value is None else {**_DEFAULTS[kind], **value}
-        if found is not None and all(_fits(found.get(name, ""), form) for name, form in names.items()):
+        found = {**_DEFAULTS[kind], **value}
+        if all(_fits(found.get(name, ""), form) for name, form in names.items()):
             return kind(**{name: _measured(found[name], form) for name, form in names.items()})
     return None
 
 
 def _fits(value: object, kind: str) -> bool:
+    if kind == _SIZES:
+        return isinstance(value, (list, tuple)) and all(_fits(item, "int") for item in value)
     if isinstance(value, bool):
         return kind == "bool"
     if isinstance(value, int) and abs(value) >= _LARGEST_INT:
@@ -51,6 +59,8 @@ def _fits(value: object, kind: str) -> bool:
 
 
 def _measured(value: Any, kind: str) -> Any:
+    if kind == _SIZES:
+        return tuple(value)
     return math.nan if value is None and kind == "float" else value
 
 

@@ -38,7 +38,8 @@ class StepRecord:
     mfu: float | None
     """`flops` over the device's peak; None where the peak is not known."""
     peak_bytes: int
-    """Largest memory of any rank: allocated on GPUs, resident on CPUs."""
+    """Largest memory of any rank so far: allocated on GPUs; on CPUs of its tensors where these are counted,
+    else resident."""
     time: float
     """Seconds since 1970."""
     loss_scale: float | None = None
@@ -47,6 +48,13 @@ class StepRecord:
     """Whether the update was left out: weights and optimizer states are as before the step."""
     warning: str = ""
     """What the guard says of this step, in one line; empty: nothing."""
+    most_bytes: tuple[int, ...] = ()
+    """A number a stage: the memory of its fullest rank so far, in the steps where a stage's has grown; on
+    CPUs only where tensors are counted."""
+    least_bytes: tuple[int, ...] = ()
+    """The same of its emptiest rank."""
+    predicted_bytes: tuple[int, ...] = ()
+    """What the plan says of its ranks."""
 
     def to_json(self) -> str:
         """A line of metrics.jsonl; null stands for NaN and infinity, which JSON does not have."""

@@ -34,3 +34,6 @@ class MonitorSection:
 
     log_every: Count = 1
     """Steps between console lines and TensorBoard points; metrics.jsonl has every step."""
+    track_memory: bool = False
+    """Whether CPU ranks count the bytes of their tensors, to be compared with the estimate; every operation
+    takes longer. GPUs count them anyway."""

@@ -152,6 +152,17 @@ def test_the_summary_counts_updates_that_were_left_out(tmp_path: Path, capsys: p
     assert "skipped" not in summary_rows(summary_of(record(1)), tmp_path, capsys)
 
 
+def test_the_summary_sets_the_memory_beside_the_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    first = replace(record(1), most_bytes=(900, 1024), predicted_bytes=(1000, 1024))
+    grown = replace(record(2), most_bytes=(1000, 2048), predicted_bytes=(1000, 1024))
+    one = replace(record(1), most_bytes=(990,), predicted_bytes=(1000,))
+    above = summary_rows(summary_of(first, grown, record(3)), tmp_path, capsys)["memory"]
+    below = summary_rows(summary_of(one), tmp_path, capsys)["memory"]
+    assert above.endswith("; estimated on stage 1: 1.0 KiB, measured: 2.0 KiB (+100.0%)")
+    assert below.endswith("; estimated: 1000 B, measured: 990 B (-1.0%)")
+    assert "estimated" not in summary_rows(summary_of(record(1)), tmp_path, capsys)["memory"]
+
+
 def test_steps_that_were_not_told_are_not_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     rows = summary_rows(summary_of(record(1), record(2), record(10)), tmp_path, capsys)
     assert rows["time"] == "1.5 s for the 3 of 10 steps that were told here"

@@ -19,6 +19,7 @@ from partrain.data.sources import Sources, open_source
 from partrain.engine.build import build_engine, join_world
 from partrain.engine.checkpoints import Checkpoints
 from partrain.engine.metrics import Recorder
+from partrain.engine.peak_memory import PeakMemory
 from partrain.engine.train import train
 from partrain.errors import GuardError
 from partrain.plan.plan import Plan
@@ -82,7 +83,7 @@ def run(plan: Plan, steps: int, faults: list[dict[str, Any]], folder: RunFolder)
         if fault["kind"] in ("activation", "gradient", "passing"):
             hook(engine.module, fault)
     checkpoints = Checkpoints(engine, plan, folder, rank=RANK, device=CPU)
-    recorder = Recorder(plan, folder, RANK)
+    recorder = Recorder(plan, folder, RANK, PeakMemory(plan, rank=RANK, device=CPU))
     steps_of = train(
         engine, plan, Sources(source, None), rank=RANK, recorder=recorder, checkpoints=checkpoints
     )

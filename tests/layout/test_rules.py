@@ -240,6 +240,12 @@ def test_each_rule_is_in_the_table_once() -> None:
     assert len(set(RULES)) == len(RULES)
 
 
+def test_tensors_within_a_compiled_program_are_not_counted_on_cpus() -> None:
+    assert reasons(proposal(compile=True, track_memory=True)) == ()  # a GPU's allocator counts them
+    assert reasons(proposal(machine=CPU, track_memory=True)) == ()
+    assert only(machine=CPU, compile=True, track_memory=True).fix == "compile: false, or track_memory: false"
+
+
 def test_zero_3_and_attention_dropout_stand_against_compiling() -> None:
     assert reasons(proposal(compile=True, zero=2)) == ()
     assert only(compile=True, zero=3).fix == "compile: false, or zero: 2"

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -160,25 +161,33 @@ def test_a_module_of_the_working_directory_is_not_the_boards(tmp_path: Path, mon
 @pytest.mark.torch
 def test_the_board_serves_every_step_of_a_run(tmp_path: Path):
     """Written by the recorder of the engine, asked for as the page asks."""
+    import torch
+
     from partrain.engine.guard import StepResult
     from partrain.engine.metrics import Recorder
+    from partrain.engine.peak_memory import PeakMemory, Peaks
     from tests.engine.plans import Case, plan_of
 
     folder = RunFolder(tmp_path / "demo")
     folder.path.mkdir()
     folder.job.write_text("version: 1\n")
-    recorder = Recorder(plan_of(Case()), folder, rank=0)
+    plan = plan_of(Case())
+    recorder = Recorder(plan, folder, 0, PeakMemory(plan, rank=0, device=torch.device("cpu")))
+    peaks = Peaks(2**20, (2**20,), (2**20,))
     for step in range(1, 1501):
-        recorder.record(step, StepResult(1 / step, 1.0), lr=1e-3, step_s=0.5, peak_bytes=2**20)
+        recorder.record(step, StepResult(1 / step, 1.0), lr=1e-3, step_s=0.5, peaks=peaks)
     recorder.close()
     port, log = free_port(QUIET_PORT), tmp_path / "log"
     process = start_board(folder.tensorboard, port=port, log=log)
     try:
         address = wait_for_answer(process, port=port, log=log)
         points = _points(f"{address}data/plugin/scalars/scalars?run=demo&tag=loss/train", 1500)
+        sizes = "memory of stage 0/fullest_rank_bytes"
+        most = _points(f"{address}data/plugin/scalars/scalars?run=demo&tag={quote(sizes)}", 1500)
     finally:
         end_board(process)
     assert [step for _, step, _ in points] == list(range(1, 1501))
+    assert {value for _, _, value in most} == {2**20}
 
 
 def _points(url: str, wanted: int) -> list[list[float]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from partrain.launch.events import Recorded, from_line, to_line
 from partrain.run.folder import RunFolder, write_json
 from partrain.run.launcher import Launcher, read_launcher
 from partrain.run.metrics import Tail, cut_after, last_evaluation, last_record, record_from
@@ -198,13 +199,32 @@ def test_a_key_of_a_later_version_is_left_aside():
 
 def test_a_record_without_later_fields_is_one_of_a_usual_step():
     lines = {**asdict(RECORD)}
-    del lines["skipped"], lines["warning"], lines["loss_scale"]
+    for later in ("skipped", "warning", "loss_scale", "most_bytes", "least_bytes", "predicted_bytes"):
+        del lines[later]
     assert record_from(json.dumps(lines)) == RECORD
     marked = replace(RECORD, skipped=True, warning="step 1: x")
     assert record_from(marked.to_json()) == marked
 
 
-@pytest.mark.parametrize("change", [{"skipped": 1}, {"skipped": None}, {"warning": None}, {"loss": True}])
+def test_sizes_of_stages_are_read_as_they_were_written():
+    grown = replace(RECORD, most_bytes=(5, 7), least_bytes=(4, 7), predicted_bytes=(5, 6))
+    assert record_from(grown.to_json()) == grown
+    assert from_line(to_line(Recorded(grown))) == Recorded(grown)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"skipped": 1},
+        {"skipped": None},
+        {"warning": None},
+        {"loss": True},
+        {"most_bytes": 5},
+        {"most_bytes": ["5"]},
+        {"least_bytes": None},
+        {"predicted_bytes": [2**63]},
+    ],
+)
 def test_a_value_of_another_kind_is_no_record(change):
     assert record_from(json.dumps({**asdict(RECORD), **change})) is None
 
