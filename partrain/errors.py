@@ -150,6 +150,10 @@ class RunError(PartrainError):
     exit_code = 5
 
 
+class ShortageError(RunError):
+    """A rank was refused memory."""
+
+
 class GuardError(RunError):
     """A training went wrong by itself, and every rank ends in the same step and says the same."""
 

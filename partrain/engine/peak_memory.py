@@ -28,6 +28,18 @@ class Peaks:
     """Of the emptiest."""
 
 
+@dataclass(frozen=True)
+class Used:
+    """Bytes on a device now; None: not known."""
+
+    allocated: int | None
+    """By this rank's tensors."""
+    reserved: int | None = None
+    """By its caching allocator."""
+    outside: int | None = None
+    """By all else, other processes among it."""
+
+
 class PeakMemory:
     """Measures this rank: the allocator's peak on GPUs; on CPUs the tensors where the plan has them counted,
     else all that is resident."""
@@ -36,6 +48,8 @@ class PeakMemory:
         self._device = device
         self._stage, self._num_stages = coordinate_of(rank, plan.layout).pp, plan.layout.pp
         self._meter = MemoryMeter() if plan.track_memory and device.type == "cpu" else None
+        self.held_bytes: int | None = None
+        """What tensors held when a step began; None: none has, or it is not known."""
 
     def counting(self) -> AbstractContextManager[object]:
         """While tensors are counted, if they are."""
@@ -49,6 +63,23 @@ class PeakMemory:
             return self._meter.peak_bytes
         unit = 1 if sys.platform == "darwin" else 1024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+    def used(self) -> Used:
+        """What is used now."""
+        if self._device.type != "cuda":
+            return Used(self._allocated())
+        free, total = torch.cuda.mem_get_info(self._device)
+        reserved = torch.cuda.memory_reserved(self._device)
+        return Used(self._allocated(), reserved, total - free - reserved)
+
+    def begin(self) -> None:
+        """A step begins."""
+        self.held_bytes = self._allocated()
+
+    def _allocated(self) -> int | None:
+        if self._device.type == "cuda":
+            return torch.cuda.memory_allocated(self._device)
+        return self._meter.live_bytes if self._meter else None
 
     def peaks(self) -> Peaks:
         """Of all ranks. Collective over the world."""

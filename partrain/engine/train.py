@@ -91,6 +91,7 @@ def train(
 
         def run(step: int = step, lr: float = lr) -> StepResult:
             engine.samples.begin(step)
+            recorder.memory.begin()
             return train_step(engine, reader.batches(step), lr=lr)
 
         result = guard.watch(step, run)

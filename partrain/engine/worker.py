@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from partrain.errors import GuardError, PartrainError, RunError
+from partrain.errors import GuardError, PartrainError, RunError, ShortageError
 from partrain.layout.ranks import coordinate_of
 from partrain.plan.plan import Plan
 from partrain.run.failures import EXIT_OWN_ERROR, EXIT_PEER_LOST, write_failure
@@ -47,6 +47,7 @@ def run(plan: Plan, folder: RunFolder, rank: int) -> Iterator[int]:
     from partrain.engine.checkpoints import Checkpoints
     from partrain.engine.metrics import Recorder
     from partrain.engine.peak_memory import PeakMemory
+    from partrain.engine.shortage import told_shortage
     from partrain.engine.train import train
 
     size, device = plan.layout.world_size, torch.device("cpu")
@@ -60,7 +61,7 @@ def run(plan: Plan, folder: RunFolder, rank: int) -> Iterator[int]:
     for source in sources.all:
         check_tokens(source, part=rank, parts=size)
     memory = PeakMemory(plan, rank=rank, device=device)
-    with memory.counting():
+    with memory.counting(), told_shortage(plan, rank=rank, memory=memory):
         engine = build_engine(plan, rank=rank, device=device)
         checkpoints = Checkpoints(engine, plan, folder, rank=rank, device=device)
         recorder = Recorder(plan, folder, rank, memory, done=checkpoints.resume())
@@ -86,7 +87,8 @@ def is_peer_lost(error: BaseException) -> bool:
 def report(error: BaseException, folder: RunFolder, *, rank: int, step: int | None) -> int:
     """Write down why this rank ends; its exit code."""
     peer = is_peer_lost(error)
-    text = "" if isinstance(error, PartrainError) else traceback.format_exc()
+    raised = error.__cause__ if isinstance(error, ShortageError) else error
+    text = "" if isinstance(raised, PartrainError) else "".join(traceback.format_exception(raised))
     lines = str(error).strip().splitlines()
     message = (
         str(error)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,34 @@ def test_a_gradient_that_is_not_finite_ends_the_run_in_its_step(
     assert outcome.message in launched.stdout
     assert "the training failed: ending all ranks" in launched.stdout
     assert "fix: a lower training.optimizer.lr" in launched.stdout
+
+
+def refuse_memory_beyond(num_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (num_bytes, num_bytes))
+
+
+def test_a_rank_that_is_refused_memory_says_where_and_what_to_change(tmp_path: Path) -> None:
+    """Its tensors take several times the 3 GiB that the system gives it."""
+    sizes = ("sequence_length", "global_batch_size", "micro_batch_size")
+    changes = (*(f"training.{size}=512" for size in sizes), "parallel.zero=0", "monitor.track_memory=true")
+    (tmp_path / "job.yaml").write_text(JOB)
+    launched = subprocess.run(
+        [sys.executable, "-m", "partrain", "launch", "job.yaml", "--over-budget"]
+        + [word for change in changes for word in ("--set", change)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=partial(refuse_memory_beyond, 3 * 2**30),
+    )
+    assert launched.returncode == 5, launched.stdout + launched.stderr
+    failure = outcome_from(read_object(RunFolder(tmp_path / "runs" / "spoilt").outcome)).failure
+    assert failure is not None
+    assert re.fullmatch(
+        r"out of memory in the forward pass on stage 0: [\d.]+ .iB was refused beside [\d.]+ .iB that "
+        r"tensors held; [\d.]+ GiB were estimated for that moment; nothing has grown past the estimate: .*",
+        failure.message,
+    )
+    assert "DefaultCPUAllocator" in failure.traceback
