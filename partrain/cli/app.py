@@ -21,6 +21,7 @@ COMMANDS = (
     "init",
     "check",
     "estimate",
+    "rehearse",
     "plan",
     "launch",
     "runs",

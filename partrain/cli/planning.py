@@ -48,11 +48,19 @@ def plan_job(file: Path, overrides: Sequence[str] | None) -> Planned:
 
     Raises SpecError or InfeasibleError with all that stands against it.
     """
+    return plan_of(job_reading(file, overrides))
+
+
+def job_reading(file: Path, overrides: Sequence[str] | None) -> Reading:
+    """What the job in `file` says, with its faults.
+
+    Raises SpecError where the file cannot be read, or is a plan.
+    """
     data = file_bytes(file)
     if is_plan(data):
         fix = f"partrain launch {shlex.quote(str(file))}"
         raise SpecError([Fault("", "a plan came, not a job", "a job file", fix, Place(str(file)))])
-    return plan_job_text(data, file, overrides)
+    return read_job_text(data, source=str(file), overrides=overrides or (), environ=os.environ)
 
 
 def plan_job_text(data: bytes, file: Path, overrides: Sequence[str] | None) -> Planned:
