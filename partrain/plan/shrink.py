@@ -98,10 +98,12 @@ def shrunk(job: JobSpec, plan: Plan, *, most: int = MOST_RANKS) -> Shrunk:
 
 
 def _comparable(view: dict[str, Any]) -> dict[str, Any]:
-    """`view` without what only names its model's values, and what a job may not say though a plan has it."""
-    model = view["model"]
-    hidden = ("preset", "hf", *(_LEARNED_WITHOUT if model["position"] == "learned" else ()))
-    return {**view, "model": {key: value for key, value in model.items() if key not in hidden}}
+    """`view` without what only names values that stand there too, and what a job may not say of its model."""
+    model, training = dict(view["model"]), dict(view["training"])
+    for key in ("preset", "hf", *(_LEARNED_WITHOUT if model["position"] == "learned" else ())):
+        model.pop(key, None)
+    training.pop("tokens", None)
+    return {**view, "model": model, "training": training}
 
 
 def stand_ins(job: JobSpec, is_here: Callable[[str], bool]) -> tuple[Change, ...]:
@@ -195,7 +197,6 @@ def _training(job: JobSpec, plan: Plan, *, degrees: tuple[int, int, int]) -> dic
         "micro_batch_size": micro,
         "global_batch_size": dp * micro * number,
         "steps": STEPS,
-        "tokens": None,
         "loss_chunk_size": _chunk_size(plan, tokens=micro * length),
         "compile": False,
         "attention": wish.attention if wish.attention in _KERNELS else "torch",
