@@ -76,7 +76,13 @@ class Rehearsal:
 
     @property
     def exit_code(self) -> int:
+        """Of the command."""
         return RunError.exit_code if self.fault else self.outcome.exit_code
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is something to be looked for in the run's folder."""
+        return bool(self.fault) or self.outcome.state == "failed"
 
 
 def rehearse_shrunk(job: Path, overrides: Sequence[str] | None, *, as_json: bool) -> None:
@@ -89,7 +95,7 @@ def rehearse_shrunk(job: Path, overrides: Sequence[str] | None, *, as_json: bool
     kept = False
     try:
         rehearsal = _rehearsed(small, runs, show=not as_json)
-        kept = rehearsal.exit_code == RunError.exit_code
+        kept = rehearsal.has_failed
     finally:
         if not kept:
             shutil.rmtree(runs, ignore_errors=True)
@@ -171,7 +177,7 @@ def _document(rehearsal: Rehearsal, small: Shrunk) -> dict[str, Any]:
             {"path": change.path, "from": change.before, "to": change.after, "why": change.why}
             for change in small.changes
         ],
-        "run": str(rehearsal.folder.path) if rehearsal.exit_code == RunError.exit_code else None,
+        "run": str(rehearsal.folder.path) if rehearsal.has_failed else None,
         "outcome": asdict(rehearsal.outcome),
     }
 
@@ -192,7 +198,7 @@ def _show(rehearsal: Rehearsal, small: Shrunk, real: Plan) -> None:
     if rehearsal.steps:
         rows["memory"] = f"{format_bytes(max(record.peak_bytes for record in rehearsal.steps))} a process"
     rows["not shown by it"] = _NOT_SHOWN
-    if rehearsal.exit_code == RunError.exit_code:
+    if rehearsal.has_failed:
         rows["kept"] = str(rehearsal.folder.path)
     render.say()
     render.pairs(rows)

@@ -162,6 +162,11 @@ def test_what_a_cpu_cannot_do_is_replaced_with_the_reason() -> None:
         ("parallel={dp: 4, pp: 3, tp: 2, sequence_parallel: true}", "training.recompute=selective"),
         ("model.preset=mistral-7b-v0.1", "training.sequence_length=8192"),
         ("model.preset=gpt2", "parallel={dp: 2, pp: 2, tp: 3}", "training.sequence_length=1024"),
+        (
+            "model.preset=gpt2",
+            "parallel={dp: 2, tp: 3, sequence_parallel: true}",
+            "training.sequence_length=1023",
+        ),
         ("training.optimizer={name: muon, momentum: 0.9}", "parallel={dp: 4, pp: 2, tp: 2}"),
         ("training.optimizer={name: lion}", "training.loss_chunk_size=1000"),
         ("training.schedule={name: wsd, warmup_steps: 10, min_lr: 1.0e-6, decay_ratio: 0.2}",),
