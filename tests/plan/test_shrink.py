@@ -205,6 +205,25 @@ def test_a_window_that_masks_still_masks() -> None:
     assert plan.model.sliding_window == 4096
 
 
+def test_a_head_stays_large_enough_to_turn_pairs() -> None:
+    # A tenth of 16 is 1 and of 32 is 3, which are no pairs; of 64 it is 6.
+    _, plan = small_of(LARGE, "model.rotary_fraction=0.1")
+    assert plan.model.head_size == 64
+
+
+def test_published_weights_are_left_out_and_that_is_told() -> None:
+    job, real = planned(LARGE)
+    small = shrunk(replace(job, model=replace(job.model, preset=None, from_="Llama")), real)
+    assert "from" not in small.job["model"]
+    change = changes_of(small)["model.from"]
+    assert (change.before, change.after, bool(change.why)) == ("Llama", None, True)
+
+
+def test_checkpoints_that_are_kept_for_good_are_made() -> None:
+    _, plan = small_of(LARGE, "checkpoint={every: 100, keep: 3, keep_every: 500}")
+    assert (plan.checkpoint.every, plan.checkpoint.keep, plan.checkpoint.keep_every) == (1, 3, 2)
+
+
 def test_a_vocabulary_that_is_padded_stays_so() -> None:
     _, plan = small_of(LARGE, "model.preset=gpt2", "parallel.tp=2", "training.sequence_length=1024")
     assert plan.model.vocab_size == 257
