@@ -112,7 +112,7 @@ def test_a_large_job_is_trained_saved_and_resumed_by_four_processes(tmp_path: Pa
     assert changed["data.train"] == ("/far/away/web", "synthetic")
     assert changed["training.precision"] == ("fp16", "bf16")
     assert changed["model.num_layers"] == (80, 4)
-    assert list((tmp_path / "tmp").iterdir()) == []
+    assert list((tmp_path / "tmp").glob("partrain-*")) == []  # torch leaves a folder of its own
     assert not (tmp_path / "runs").exists()
 
 
