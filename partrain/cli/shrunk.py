@@ -40,7 +40,7 @@ _NOT_SHOWN = "speed; memory (partrain estimate); kernels of GPUs; the network be
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class SmallRun:
     """What the launches of a small job came to."""
 
     plan: Plan
@@ -94,16 +94,16 @@ def rehearse_shrunk(job: Path, overrides: Sequence[str] | None, *, as_json: bool
     runs = _runs_folder()
     kept = False
     try:
-        rehearsal = _rehearsed(small, runs, show=not as_json)
-        kept = rehearsal.has_failed
+        run = _rehearsed(small, runs, show=not as_json)
+        kept = run.has_failed
     finally:
         if not kept:
             shutil.rmtree(runs, ignore_errors=True)
     if as_json:
-        render.say_json(_document(rehearsal, small))
+        render.say_json(_document(run, small))
     else:
-        _show(rehearsal, small, planned.plan)
-    raise typer.Exit(rehearsal.exit_code)
+        _show(run, small, planned.plan)
+    raise typer.Exit(run.exit_code)
 
 
 def _planned(file: Path, overrides: Sequence[str] | None) -> tuple[Planned, tuple[Change, ...]]:
@@ -129,7 +129,7 @@ def _runs_folder() -> Path:
         raise LaunchError(message, hint="TMPDIR names a folder for them") from error
 
 
-def _rehearsed(small: Shrunk, runs: Path, *, show: bool) -> Rehearsal:
+def _rehearsed(small: Shrunk, runs: Path, *, show: bool) -> SmallRun:
     """The small job from its beginning to its end: in two launches where it is saved, else in one."""
     began, first = time.monotonic(), f"training.steps={STEPS // 2}"
     saves = small.job["checkpoint"]["every"] != "none"
@@ -141,7 +141,7 @@ def _rehearsed(small: Shrunk, runs: Path, *, show: bool) -> Rehearsal:
     records = Tail(folder.metrics, record_from).read()
     steps = tuple(record for record in records if isinstance(record, StepRecord))
     evaluations = tuple(record for record in records if isinstance(record, EvaluationRecord))
-    return Rehearsal(plan, folder, outcome, resumed, steps, evaluations, time.monotonic() - began)
+    return SmallRun(plan, folder, outcome, resumed, steps, evaluations, time.monotonic() - began)
 
 
 def _launched(
@@ -159,59 +159,61 @@ def _launched(
         return run.plan, run.folder, supervise(script, run.folder, on_event=console.on_event)
 
 
-def _document(rehearsal: Rehearsal, small: Shrunk) -> dict[str, Any]:
+def _document(run: SmallRun, small: Shrunk) -> dict[str, Any]:
     """What `partrain rehearse JOB --shrink --json` prints."""
-    layout = rehearsal.plan.layout
+    layout = run.plan.layout
     return {
-        "ok": not rehearsal.exit_code,
-        "exit_code": rehearsal.exit_code,
-        "error": rehearsal.fault,
+        "ok": not run.exit_code,
+        "exit_code": run.exit_code,
+        "error": run.fault,
         "ranks": layout.world_size,
         "layout": asdict(layout),
-        "losses": [record.loss for record in rehearsal.steps],
-        "validation_losses": [record.validation_loss for record in rehearsal.evaluations],
-        "saved": rehearsal.saves and bool(rehearsal.steps),
-        "resumed": rehearsal.resumed,
-        "time_s": rehearsal.time_s,
+        "losses": [record.loss for record in run.steps],
+        "validation_losses": [record.validation_loss for record in run.evaluations],
+        "saved": run.saves and bool(run.steps),
+        "resumed": run.resumed,
+        "time_s": run.time_s,
         "changes": [
             {"path": change.path, "from": change.before, "to": change.after, "why": change.why}
             for change in small.changes
         ],
-        "run": str(rehearsal.folder.path) if rehearsal.has_failed else None,
-        "outcome": asdict(rehearsal.outcome),
+        "run": str(run.folder.path) if run.has_failed else None,
+        "outcome": asdict(run.outcome),
     }
 
 
-def _show(rehearsal: Rehearsal, small: Shrunk, real: Plan) -> None:
-    """The verdict, what was reduced, what was done."""
-    if rehearsal.outcome.state != "done":
-        show_outcome(rehearsal.outcome, rehearsal.folder)
+def _show(run: SmallRun, small: Shrunk, real: Plan) -> None:
+    """The verdict, what was reduced, what was done; of a run that was interrupted only that."""
+    if run.outcome.state != "done":
+        show_outcome(run.outcome, run.folder)
     else:
         render.say()
-        render.verdict(*(("failed", rehearsal.fault) if rehearsal.fault else ("ok", _in_short(rehearsal))))
-    rows = {"ranks": _ranks(rehearsal.plan, real), "as in the job": _alike(rehearsal.plan, small.changes)}
-    rows |= _change_rows(small.changes)
-    if rehearsal.steps:
-        rows["loss"] = ", ".join(f"{record.loss:.4f}" for record in rehearsal.steps)
-    if rehearsal.evaluations:
-        rows["validation"] = ", ".join(f"{record.validation_loss:.4f}" for record in rehearsal.evaluations)
-    if rehearsal.steps:
-        rows["memory"] = f"{format_bytes(max(record.peak_bytes for record in rehearsal.steps))} a process"
-    rows["not shown by it"] = _NOT_SHOWN
-    if rehearsal.has_failed:
-        rows["kept"] = str(rehearsal.folder.path)
-    render.say()
-    render.pairs(rows)
+        render.verdict(*(("failed", run.fault) if run.fault else ("ok", _in_short(run))))
+    if run.outcome.state != "interrupted":
+        render.say()
+        render.pairs(_rows(run, small, real))
 
 
-def _in_short(rehearsal: Rehearsal) -> str:
+def _rows(run: SmallRun, small: Shrunk, real: Plan) -> dict[str, str]:
+    """What was trained in the job's place, and what it came to."""
+    layouts, alike = _ranks(run.plan, real), _alike(run.plan, small.changes)
+    rows = {"ranks": layouts, "as in the job": alike, **_change_rows(small.changes)}
+    if run.steps:
+        rows["loss"] = ", ".join(f"{record.loss:.4f}" for record in run.steps)
+    if run.evaluations:
+        rows["validation"] = ", ".join(f"{record.validation_loss:.4f}" for record in run.evaluations)
+    if run.steps:
+        rows["memory"] = f"{format_bytes(max(record.peak_bytes for record in run.steps))} a process"
+    kept = {"kept": str(run.folder.path)} if run.has_failed else {}
+    return {**rows, "not shown by it": _NOT_SHOWN, **kept}
+
+
+def _in_short(run: SmallRun) -> str:
     did = [f"{STEPS} steps"]
-    if rehearsal.evaluations:
+    if run.evaluations:
         did.append("evaluated")
-    did.append(
-        f"saved, and resumed after step {STEPS // 2}" if rehearsal.saves else "nothing saved, as it asks"
-    )
-    where = f"on {rehearsal.plan.layout.world_size} processes in {format_seconds(rehearsal.time_s)}"
+    did.append(f"saved, and resumed after step {STEPS // 2}" if run.saves else "nothing saved, as it asks")
+    where = f"on {run.plan.layout.world_size} processes in {format_seconds(run.time_s)}"
     return f"the job works when it is small: {', '.join(did)}; {where}"
 
 

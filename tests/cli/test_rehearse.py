@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from partrain.cli.shrunk import Rehearsal
+from partrain.cli.shrunk import SmallRun
 from partrain.run.folder import RunFolder
 from partrain.run.records import Outcome, StepRecord
 from tests.cli.command import JOB, ROOT, Ended, child, job_file, partrain
@@ -53,7 +53,7 @@ RECORD = StepRecord(
     step=1, loss=5.0, lr=0.1, grad_norm=1.0, step_s=0.1, tokens=1, tokens_per_s=1.0, flops=1.0, mfu=None,
     peak_bytes=1, time=1.0,
 )  # fmt: skip
-DONE = Rehearsal(
+DONE = SmallRun(
     plan=planned(),
     folder=RunFolder(Path("runs/demo")),
     outcome=Outcome("done", 0, "all 4 steps", time.time()),
@@ -69,16 +69,16 @@ def test_what_went_as_it_should_has_no_fault() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rehearsal", "said"),
+    ("run", "said"),
     [
         (replace(DONE, resumed=False), "began anew"),
         (replace(DONE, steps=DONE.steps[2:]), "steps 3, 4 are recorded"),
         (replace(DONE, steps=(*DONE.steps[:3], replace(RECORD, step=4, loss=math.nan))), "loss of step 4"),
     ],
 )
-def test_ranks_that_ended_well_may_have_done_wrong(rehearsal: Rehearsal, said: str) -> None:
-    assert said in rehearsal.fault
-    assert rehearsal.exit_code == 5
+def test_ranks_that_ended_well_may_have_done_wrong(run: SmallRun, said: str) -> None:
+    assert said in run.fault
+    assert run.exit_code == 5
 
 
 SMALL = """\
