@@ -63,16 +63,18 @@ class SmallRun:
         """What is wrong though the ranks ended as they should; empty: nothing."""
         if self.outcome.state != "done":
             return ""
-        wrong = next((record for record in self.steps if not math.isfinite(record.loss)), None)
+        losses = [(f"the loss of step {record.step}", record.loss) for record in self.steps]
+        losses += [
+            (f"the validation loss after step {it.step}", it.validation_loss) for it in self.evaluations
+        ]
+        wrong = next((name for name, loss in losses if not math.isfinite(loss)), None)
         if wrong is not None:
-            return f"the loss of step {wrong.step} is not finite"
-        if [record.step for record in self.steps] != list(range(1, STEPS + 1)):
-            return (
-                f"steps {', '.join(str(record.step) for record in self.steps)} are recorded, not 1 to {STEPS}"
-            )
-        return (
-            "" if self.resumed or not self.saves else "it began anew instead of going on from its checkpoint"
-        )
+            return f"{wrong} is not finite"
+        steps = [record.step for record in self.steps]
+        if steps != list(range(1, STEPS + 1)):
+            return f"steps {', '.join(map(str, steps))} are recorded, not 1 to {STEPS}"
+        is_whole = self.resumed or not self.saves
+        return "" if is_whole else "it began anew instead of going on from its checkpoint"
 
     @property
     def exit_code(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 from partrain.cli.shrunk import SmallRun
 from partrain.run.folder import RunFolder
-from partrain.run.records import Outcome, StepRecord
+from partrain.run.records import EvaluationRecord, Outcome, StepRecord
 from tests.cli.command import JOB, ROOT, Ended, child, job_file, partrain
 from tests.cli.test_launch import NO_TORCH
 from tests.plan.jobs import planned
@@ -53,13 +53,14 @@ RECORD = StepRecord(
     step=1, loss=5.0, lr=0.1, grad_norm=1.0, step_s=0.1, tokens=1, tokens_per_s=1.0, flops=1.0, mfu=None,
     peak_bytes=1, time=1.0,
 )  # fmt: skip
+EVALUATED = EvaluationRecord(2, 5.0, 150.0, num_sequences=8, evaluation_s=0.1, time=1.0)
 DONE = SmallRun(
     plan=planned(),
     folder=RunFolder(Path("runs/demo")),
     outcome=Outcome("done", 0, "all 4 steps", time.time()),
     resumed=True,
     steps=tuple(replace(RECORD, step=step) for step in (1, 2, 3, 4)),
-    evaluations=(),
+    evaluations=(EVALUATED,),
     time_s=1.0,
 )
 
@@ -74,6 +75,7 @@ def test_what_went_as_it_should_has_no_fault() -> None:
         (replace(DONE, resumed=False), "began anew"),
         (replace(DONE, steps=DONE.steps[2:]), "steps 3, 4 are recorded"),
         (replace(DONE, steps=(*DONE.steps[:3], replace(RECORD, step=4, loss=math.nan))), "loss of step 4"),
+        (replace(DONE, evaluations=(replace(EVALUATED, validation_loss=math.inf),)), "loss after step 2"),
     ],
 )
 def test_ranks_that_ended_well_may_have_done_wrong(run: SmallRun, said: str) -> None:
