@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from partrain.checkpoint.export import KINDS
+from partrain.checkpoint.safetensors import ITEM_BYTES
 from partrain.plan.plan import Plan
 from partrain.spec.optimizers import OPTIMIZERS, OptimizerName
 from partrain.units import format_bytes
@@ -26,12 +28,19 @@ def expected_bytes(plan: Plan) -> int:
     return plan.parameters * (MASTER_BYTES + states)
 
 
-def shortage(folder: Path, needed: int) -> str:
+def exported_bytes(plan: Plan) -> int:
+    """Bytes of the tensors that are exported at the end; 0: nothing is."""
+    if plan.checkpoint.export == "none":
+        return 0
+    return plan.parameters * ITEM_BYTES[KINDS[plan.training.precision]]
+
+
+def shortage(folder: Path, needed: int, what: str = "a checkpoint takes") -> str:
     """Why `needed` bytes do not fit on the disk of `folder`; empty: they do."""
     free = free_bytes(folder)
     if free >= needed:
         return ""
-    return f"{folder}: {format_bytes(free)} free on its disk, a checkpoint takes {format_bytes(needed)}"
+    return f"{folder}: {format_bytes(free)} free on its disk, {what} {format_bytes(needed)}"
 
 
 def free_bytes(folder: Path) -> int:

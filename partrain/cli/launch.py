@@ -59,6 +59,7 @@ def launch(
     make it fit.
     """
     from partrain.cli.estimates import Found
+    from partrain.cli.exports import exported_at_end
     from partrain.cli.planning import fixes_of
     from partrain.launch.local import check_ready, check_room, local_script
     from partrain.launch.machine import find_machine
@@ -84,7 +85,9 @@ def launch(
     script = local_script(plan, folder, python=sys.executable, environ=os.environ)
     if as_json:
         outcome = supervise(script, folder, on_event=lambda event: None)
-        render.say_json({"run": str(folder.path), "outcome": asdict(outcome)})
+        exported = exported_at_end(plan, folder, outcome)
+        told = {} if exported is None else {"exported": exported.as_object()}
+        render.say_json({"run": str(folder.path), "outcome": asdict(outcome), **told})
     else:
         options = (word for change in overrides or () for word in ("--set", _shown(change)))
         again = ("launch", str(job), *options, *(["--over-budget"] if is_over else []))
@@ -146,7 +149,8 @@ def _watched(run: Relaunch, script: LaunchScript, again: Sequence[str]) -> Outco
     """The run, shown from its start to its summary; `again` are the words of a command that launches it."""
     from partrain.cli import layouts
     from partrain.cli.console import Console
-    from partrain.cli.outcomes import show_next, show_outcome, show_summary
+    from partrain.cli.exports import exported_at_end, wants_export
+    from partrain.cli.outcomes import show_failed_export, show_next, show_outcome, show_summary
     from partrain.launch.supervise import supervise
 
     plan, folder = run.plan, run.folder
@@ -159,9 +163,14 @@ def _watched(run: Relaunch, script: LaunchScript, again: Sequence[str]) -> Outco
     render.say()
     with Console(plan) as console:
         outcome = supervise(script, folder, on_event=console.on_event)
-    show_summary(console.summary, folder)
+    if wants_export(plan, outcome):
+        render.say(("exporting the last checkpoint", "dim"))
+    exported = exported_at_end(plan, folder, outcome)
+    show_summary(console.summary, folder, exported)
     show_outcome(outcome, folder)
-    show_next(folder, outcome, again)
+    if exported is not None and exported.fault:
+        show_failed_export(exported)
+    show_next(folder, outcome, again, exported)
     return outcome
 
 

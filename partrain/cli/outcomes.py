@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from partrain.cli import render
+from partrain.cli.exports import Exported
 from partrain.cli.summary import Summary
 from partrain.run.failures import ranks_alike
 from partrain.run.folder import RunFolder
@@ -62,18 +63,24 @@ def evaluated_words(record: EvaluationRecord) -> str:
     return f"loss {record.validation_loss:.4f}, perplexity {perplexity(record.validation_loss):.4g}"
 
 
-def show_summary(summary: Summary | None, folder: RunFolder) -> None:
+def show_summary(summary: Summary | None, folder: RunFolder, exported: Exported | None = None) -> None:
     """What the steps came to, and where they are written down."""
     render.say()
     render.pairs(
         {
             **(_summary_rows(summary) if summary else {}),
             "run": str(folder.path.resolve()),
+            **({"exported": _export_words(exported)} if exported and not exported.fault else {}),
             "metrics": folder.metrics.name,
             "TensorBoard": f"{folder.tensorboard.name}/",
             "logs": f"{folder.logs.name}/, a file a rank",
         }
     )
+
+
+def _export_words(exported: Exported) -> str:
+    size = format_bytes(sum(exported.files.values()))
+    return f"{exported.folder.name}/, {len(exported.files)} files, {size}, for transformers"
 
 
 def _summary_rows(summary: Summary) -> dict[str, str]:
@@ -110,7 +117,18 @@ def _memory_words(summary: Summary) -> str:
     return f"{words}; estimated{where}: {predicted}, measured: {most} ({excess[stage]:+.1%})"
 
 
-def show_next(folder: RunFolder, outcome: Outcome, again: Sequence[str]) -> None:
+def show_failed_export(exported: Exported) -> None:
+    """Why there is no export of a run that is done; the command that repeats it comes with the next ones."""
+    render.say()
+    first, *more = exported.fault.split("\n")
+    render.verdict("failed", f"the export: {first}")
+    for line in (*more, *([f"      fix: {exported.hint}"] if exported.hint else [])):
+        render.say(line)
+
+
+def show_next(
+    folder: RunFolder, outcome: Outcome, again: Sequence[str], exported: Exported | None = None
+) -> None:
     """Commands that make sense now, ready to be pasted; `again` are the words of one that launches it."""
     name, runs_folder = folder.path.name, folder.path.parent
     rank = ("--rank", str(outcome.failure.rank)) if outcome.failure else ()
@@ -119,6 +137,7 @@ def show_next(folder: RunFolder, outcome: Outcome, again: Sequence[str]) -> None
         ("board", name, *elsewhere): "its curves in the browser",
         ("status", name, *elsewhere): "how it ended",
         ("logs", name, *rank, *elsewhere): "what a rank printed",
+        **({exported.command: "export it again"} if exported and exported.fault else {}),
         **({} if outcome.state == "done" else {tuple(again): "go on with it"}),
         (*again, "--new"): "another run",
     }

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from partrain.checkpoint.export import INDEX, SHARD_BYTES, exported_files, index_text, num_bytes
-from partrain.checkpoint.shelf import Found, damage, sync_folder
+from partrain.checkpoint.shelf import Found, damage, newest_whole, sync_folder
 from partrain.checkpoint.size import free_bytes
 from partrain.checkpoint.trained import trained
 from partrain.errors import CheckpointError, RunError
 from partrain.launch.answer import Answerer
+from partrain.plan.plan import Plan
 from partrain.run.exporting import ExportRequest
-from partrain.run.folder import write_whole
+from partrain.run.folder import RunFolder, write_whole
 from partrain.run.sampling import Wrote
 from partrain.spec.huggingface import CONFIG
 from partrain.spec.model import ModelSpec
@@ -64,6 +65,19 @@ def export(
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}") from error
     return sizes
+
+
+def export_run(plan: Plan, run: RunFolder) -> Mapping[str, int]:
+    """Write the model of a run that is done to the run's folder; as `export`.
+
+    Raises CheckpointError too where the checkpoint of its last step is not there, or not whole.
+    """
+    found, skipped = newest_whole(run.checkpoints)
+    if found is None or found.manifest.step != plan.training.steps:
+        newest = f", the newest is of step {found.manifest.step}" if found else ""
+        why = "".join(f"; {item}" for item in skipped)
+        raise CheckpointError(f"there is no whole checkpoint of step {plan.training.steps}{newest}{why}")
+    return export(found, run.exported)
 
 
 def config_text(model: ModelSpec, precision: Precision) -> str:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from partrain.checkpoint.size import expected_bytes, shortage
+from partrain.checkpoint.size import expected_bytes, exported_bytes, shortage
 from partrain.errors import Fault, LaunchError, SpecError
 from partrain.launch.script import HostScript, LaunchScript, Limits, RankCommand
 from partrain.layout.ranks import coordinate_of
@@ -164,8 +164,12 @@ def check_ready(plan: Plan, machine: MachineFacts) -> None:
 
 
 def check_room(plan: Plan, runs_folder: Path) -> None:
-    """Raise LaunchError where the disk that keeps the runs has no room for one checkpoint."""
-    lacking = "" if plan.checkpoint.every == "none" else shortage(runs_folder, expected_bytes(plan))
+    """Raise LaunchError where the disk that keeps the runs has no room for a checkpoint and its export."""
+    if plan.checkpoint.every == "none":
+        return
+    export = exported_bytes(plan)
+    what = "a checkpoint and its export take" if export else "a checkpoint takes"
+    lacking = shortage(runs_folder, expected_bytes(plan) + export, what)
     if lacking:
         raise LaunchError(lacking, hint="run: {dir: ...} on a larger disk, or checkpoint: {every: none}")
 

@@ -31,6 +31,7 @@ from partrain.spec.job import JobSpec
 from partrain.spec.load import Reading, is_doubtful, place_of
 from partrain.spec.model import ModelSpec
 from partrain.spec.optimizers import OPTIMIZERS, resolve_optimizer
+from partrain.spec.published import export_reasons
 from partrain.spec.resolve import resolve_model
 from partrain.spec.training import ChunkSize
 
@@ -70,6 +71,7 @@ def decide(
         *reasons(choice.proposal),
         *too_few_tokens(data, job.training.sequence_length),
         *_long_warm_up(job),
+        *_export_reasons(job, resolved.model, choice.proposal),
         *evaluation_reasons(
             job, data, validation, vocab_size=resolved.model.vocab_size if resolved.model else None
         ),
@@ -126,6 +128,13 @@ def _long_warm_up(job: JobSpec) -> tuple[Reason, ...]:
     said = f"warmup_steps={warmup} is not less than the {steps} steps that tokens={tokens:g} make"
     paths = ("training.schedule.warmup_steps", "training.tokens")
     return (Reason(paths, said, f"0 to {steps - 1}", f"warmup_steps: {steps // 10}"),)
+
+
+def _export_reasons(job: JobSpec, model: ModelSpec | None, wish: Proposal) -> tuple[Reason, ...]:
+    """Why transformers would have no such model, if it is to get it."""
+    if job.checkpoint.export == "none" or model is None:
+        return ()
+    return export_reasons(model, wish.precision)
 
 
 def _refusal(

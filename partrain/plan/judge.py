@@ -21,8 +21,9 @@ from partrain.spec.deepspeed import ALLOWED
 from partrain.spec.facts import num_windows
 from partrain.spec.model import ModelSection, ModelSpec
 from partrain.spec.optimizers import OPTIMIZERS, unread_keys
+from partrain.spec.published import export_reasons
 from partrain.spec.resolve import resolve_model
-from partrain.spec.rules import kept_but_not_saved, too_high_an_end, too_long_a_warmup
+from partrain.spec.rules import exported_but_not_saved, kept_but_not_saved, too_high_an_end, too_long_a_warmup
 from partrain.spec.scalars import CONTROL
 from partrain.spec.values import plain
 
@@ -46,6 +47,7 @@ def plan_faults(plan: Plan) -> tuple[Fault, ...]:
     schedule = plan.training.schedule
     values = (
         kept_but_not_saved(plan.checkpoint),
+        exported_but_not_saved(plan.checkpoint),
         too_long_a_warmup(schedule, plan.training.steps),
         too_high_an_end(schedule, plan.training.optimizer.lr),
     )
@@ -54,6 +56,7 @@ def plan_faults(plan: Plan) -> tuple[Fault, ...]:
         *_optimizer_reasons(plan),
         *reasons(proposal_of(plan)),
         *_stage_reasons(plan),
+        *(export_reasons(plan.model, plan.training.precision) if plan.checkpoint.export != "none" else ()),
         *filter(None, values),
     )
     found = [Fault(_place(reason), reason.message, reason.allowed, reason.fix) for reason in against]

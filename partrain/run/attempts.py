@@ -51,7 +51,7 @@ def take_over(folder: RunFolder, *, over_budget: bool = False) -> Path:
         number = len(past_attempts(folder)) + 1
         place = folder.attempts / str(number)
         place.mkdir(parents=True)
-        for path in (folder.launch, folder.outcome, folder.notices, folder.logs):
+        for path in (folder.launch, folder.outcome, folder.notices, folder.logs, folder.exported):
             with suppress(FileNotFoundError):
                 path.rename(place / path.name)
         for path in (folder.stop, folder.save):

@@ -52,6 +52,11 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def exported(self) -> Path:
+        """The model of the last step as a folder that transformers loads; absent unless the job wants it."""
+        return self.path / "hf"
+
+    @property
     def stop(self) -> Path:
         """Once it is there, the run is saved and ends."""
         return self.path / "stop"

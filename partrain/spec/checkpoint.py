@@ -11,6 +11,7 @@ TIME = r"^[1-9][0-9]{0,4}[mh]$"
 Time = Annotated[str, Bounds(pattern=TIME)]
 """Minutes or hours: `30m`, `2h`."""
 OnFailure = Literal["continue", "stop"]
+Export = Literal["none", "hf"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,3 +27,6 @@ class CheckpointSection:
     """A checkpoint is made every so many steps and stays for good."""
     on_failure: OnFailure = "continue"
     """What a save that fails does to the run: it goes on, or it stops."""
+    export: Export = "none"
+    """What the last checkpoint of a run that is done is written as too, in the run's folder; hf: as a folder
+    that transformers loads."""

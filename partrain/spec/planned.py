@@ -46,7 +46,6 @@ PLANNED = (
     Planned("launch.restarts", "leave it out: launch again after a failure"),
     Planned("launch.secrets", "set the variable in the environment of `partrain launch`"),
     Planned("run.storage", "leave it out: the run folder is on this machine"),
-    Planned("checkpoint.export", "leave it out: checkpoints have their own format"),
 )
 PLANNED_KEYS = tuple(tuple(entry.path.split(".")) for entry in PLANNED if entry.values is None)
 

@@ -51,6 +51,20 @@ def config_of(model: ModelSpec, precision: Precision) -> tuple[Mapping[str, Any]
     return values, _unlike(model, values)
 
 
+def export_reasons(model: ModelSpec, precision: Precision) -> tuple[Reason, ...]:
+    """Every field of `model` that `checkpoint.export: hf` has no config for."""
+    _, reasons = config_of(model, precision)
+    return tuple(
+        Reason(
+            ("checkpoint.export", *reason.paths),
+            f"{reason.paths[0]}: {reason.message}",
+            reason.allowed,
+            "leave export out",
+        )
+        for reason in reasons
+    )
+
+
 def _sizes(model: ModelSpec, dialect: Dialect) -> dict[str, Any]:
     """What the dialect has a key for."""
     keys: dict[str, str] = {}

@@ -148,6 +148,23 @@ def kept_but_not_saved(wish: CheckpointSection) -> Reason | None:
     )
 
 
+def what_is_not_saved_is_not_exported(job: JobSpec) -> Reason | None:
+    """Without saves there is nothing to export."""
+    return exported_but_not_saved(job.checkpoint)
+
+
+def exported_but_not_saved(wish: CheckpointSection) -> Reason | None:
+    """Why the section exports what it does not save, if so."""
+    if wish.every != "none" or wish.export == "none":
+        return None
+    return Reason(
+        ("checkpoint.export", "checkpoint.every"),
+        f"export={wish.export} came with every=none, which saves nothing",
+        "a number of steps, a time or auto as every",
+        "leave out every, or export",
+    )
+
+
 RULES: tuple[Callable[[JobSpec], Reason | None], ...] = (
     length_is_given_once,
     warmup_ends_before_the_training,
@@ -158,6 +175,7 @@ RULES: tuple[Callable[[JobSpec], Reason | None], ...] = (
     the_validation_share_is_a_part,
     evaluation_needs_data,
     what_is_not_saved_is_not_kept,
+    what_is_not_saved_is_not_exported,
 )
 
 

@@ -177,3 +177,10 @@ def test_a_value_that_was_hidden_is_no_value() -> None:
 
 def test_a_plan_that_keeps_what_it_does_not_save_is_refused() -> None:
     assert "every=none" in faults(checkpoint__every="none", checkpoint__keep_every=5)["checkpoint.keep_every"]
+
+
+def test_a_plan_that_exports_what_it_cannot_is_refused() -> None:
+    assert "every=none" in faults(checkpoint__every="none", checkpoint__export="hf")["checkpoint.export"]
+    strange = edited(planned(DEMO, "model.norm=layernorm", "model.bias=true"), {"checkpoint.export": "hf"})
+    said = [fault.message for fault in plan_faults(strange) if fault.path == "checkpoint.export"]
+    assert [message.split(":")[0] for message in said] == ["model.norm", "model.bias", "model.qkv_bias"]

@@ -65,12 +65,15 @@ def test_a_run_that_is_done_is_said_to_be_and_kept(tmp_path):
 def test_a_run_that_stopped_goes_on_with_the_plan_that_it_has(tmp_path, end):
     folder = launched(tmp_path, a_plan(notes=("as it was planned",)))
     folder.agent_log.write_text("of the first launch")
+    folder.exported.mkdir()
     end(folder)
     run = relaunch(tmp_path, a_plan(partrain="0.2.0"), "other words", new=False)
     assert (run.goes_on, run.changes, run.folder.path) == (True, (), folder.path)
     assert run.plan.to_json() == folder.plan.read_text() == a_plan(notes=("as it was planned",)).to_json()
     assert state_of(folder) == "running"
     assert (folder.attempts / "1" / "logs" / "agent.log").read_text() == "of the first launch"
+    assert (folder.attempts / "1" / "hf").is_dir()
+    assert not folder.exported.exists()
     assert not list(folder.logs.iterdir())
     assert folder.job.read_text() == ""
 
