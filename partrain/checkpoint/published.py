@@ -1,12 +1,14 @@
 """The published weights that training starts from: found in a folder, and judged before anything is started.
 
-Only headers are read. What is in the folder comes from outside: nothing of it is believed, and the names in
-its index are those of files beside it or of nothing.
+Only headers are read. What is in the folder comes from outside: nothing of it is believed, the names in its
+index are those of files beside it or of nothing, and its links lead to files of the folder or, in a cache of
+Hugging Face, of that cache.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from typing import NamedTuple
 from partrain.checkpoint.export import INDEX, KINDS, Published, published_tensors
 from partrain.checkpoint.safetensors import Entry, entries, opened, unique
 from partrain.errors import CheckpointError, Fault, escaped
-from partrain.model.huggingface import NAMES
+from partrain.model.huggingface import NAMES, base_prefix
 from partrain.spec.model import ModelSpec
 
 WHOLE = "model.safetensors"
@@ -33,6 +35,9 @@ class StoredTensor(NamedTuple):
     """Where a tensor is."""
 
     file: str
+    """Name in the folder."""
+    path: Path
+    """The file itself, no link."""
     entry: Entry
 
 
@@ -71,15 +76,47 @@ def _judged(folder: Path, model: ModelSpec) -> _Folder:
     found = _Folder(folder)
     if not folder.is_dir():
         found.faults.append(f"{folder} is no folder")
-    elif (folder / WHOLE).exists():
+    elif os.path.lexists(folder / WHOLE):
         _read_file(found, WHOLE)
-    elif (folder / INDEX).exists():
+    elif os.path.lexists(folder / INDEX):
         _read_indexed(found)
     else:
         found.faults.append(_without_safetensors(folder))
     if not found.faults:
-        found.faults += _unlike(found.tensors, model)
+        _compare(found, model)
     return found
+
+
+def file_in(folder: Path, name: str) -> Path:
+    """The file that `name` stands for in `folder`, itself no link.
+
+    In a cache of Hugging Face (`models--X/snapshots/HASH`) files are links into `models--X/blobs`. Raises
+    CheckpointError for a link to anything else that is not in the folder: one that came with a download would
+    have any file of this machine read, and its tokenizer's files passed on.
+    """
+    path = folder / name
+    if not path.is_symlink():
+        return path
+    home, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    places = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
+    if target.parent not in places:
+        raise CheckpointError(f"{name}: a link out of the folder, to {escaped(str(target))}")
+    return target
+
+
+def _compare(found: _Folder, model: ModelSpec) -> None:
+    """Whether the tensors are those of the model; all get the names that they have beside a head."""
+    try:
+        wanted = {tensor.name: tensor for tensor in published_tensors(model)}
+    except KeyError as error:
+        found.faults.append(f"no published {model.family} has the model's {error.args[0]}")
+        return
+    prefix = base_prefix(model.family)
+    if not any(name.startswith(prefix) for name in found.tensors):  # saved from the base model alone
+        found.tensors = {
+            prefix + name if prefix + name in wanted else name: at for name, at in found.tensors.items()
+        }
+    found.faults += _unlike(found.tensors, wanted, model)
 
 
 def _without_safetensors(folder: Path) -> str:
@@ -89,16 +126,18 @@ def _without_safetensors(folder: Path) -> str:
 
 
 def _read_file(found: _Folder, name: str) -> None:
+    path = found.path / name
     try:
-        table = entries(found.path / name)
+        path = file_in(found.path, name)
+        table = entries(path)
     except CheckpointError as error:
-        found.faults.append(escaped(error.message))
+        found.faults.append(name + escaped(error.message.removeprefix(path.name).removeprefix(name)))
         return
     for tensor, entry in table.items():
         if tensor in found.tensors:
             other = found.tensors[tensor].file
             found.faults.append(f"{escaped(tensor)} is in {other} and in {name}")
-        found.tensors[tensor] = StoredTensor(name, entry)
+        found.tensors[tensor] = StoredTensor(name, path, entry)
 
 
 def _read_indexed(found: _Folder) -> None:
@@ -106,7 +145,7 @@ def _read_indexed(found: _Folder) -> None:
     try:
         listed = _weight_map(found.path)
     except CheckpointError as error:
-        found.faults.append(f"{INDEX}: {error.message}")
+        found.faults.append(f"{INDEX}: {error.message.removeprefix(f'{INDEX}: ')}")
         return
     for name in sorted(set(listed.values())):
         if _FILE.fullmatch(name):
@@ -125,7 +164,7 @@ def _read_indexed(found: _Folder) -> None:
 def _weight_map(folder: Path) -> Mapping[str, str]:
     """Tensor -> file, as the index has it. Raises CheckpointError."""
     try:
-        with opened(folder / INDEX) as file:
+        with opened(file_in(folder, INDEX)) as file:
             listed = json.loads(file.read(MAX_INDEX_BYTES), object_pairs_hook=unique)["weight_map"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"it cannot be read: {escaped(str(error))}") from error
@@ -134,13 +173,10 @@ def _weight_map(folder: Path) -> Mapping[str, str]:
     return listed
 
 
-def _unlike(tensors: Mapping[str, StoredTensor], model: ModelSpec) -> Iterator[str]:
-    """Where the tensors are not those of the model."""
-    try:
-        wanted = {tensor.name: tensor for tensor in published_tensors(model)}
-    except KeyError as error:
-        yield f"no published {model.family} has the model's {error.args[0]}"
-        return
+def _unlike(
+    tensors: Mapping[str, StoredTensor], wanted: Mapping[str, Published], model: ModelSpec
+) -> Iterator[str]:
+    """Where the tensors are not the wanted ones."""
     for name, tensor in wanted.items():
         if name not in tensors:
             yield f"{name} {list(tensor.shape)} is missing"

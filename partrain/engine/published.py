@@ -29,10 +29,10 @@ def load_published(engine: Any, plan: Plan, rank: int) -> None:
     tensors, names = read_published(folder, plan.model), stored_weights(plan.model)
     for held in fragments(engine, tensor_rank=at.tp, tensor_size=plan.layout.tp):
         stored = names[held.weight.name]
-        file, entry = tensors[stored.name]
+        _, path, entry = tensors[stored.name]
         # Mapped for one weight only: what was read of the file leaves memory with it.
-        flat = MappedFiles(folder).values(
-            file, offset=entry.start, count=numel(whole(entry.shape)), dtype=DTYPES[entry.dtype]
+        flat = MappedFiles(path.parent).values(
+            path.name, offset=entry.start, count=numel(whole(entry.shape)), dtype=DTYPES[entry.dtype]
         )
         _fill(held, taken(flat.view(entry.shape), stored, num_heads=plan.model.num_heads))
     renew_parameters(engine)

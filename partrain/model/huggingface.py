@@ -73,6 +73,16 @@ NAMES: Mapping[str, Mapping[str, Stored]] = {
 }
 """Family -> our name without its layer and its last part -> the same of theirs."""
 
+
+def base_prefix(family: str) -> str:
+    """What the names of a whole model's tensors have before those of its base model, which has no head.
+
+    >>> base_prefix("gpt2")
+    'transformer.'
+    """
+    return NAMES[family]["embedding"].name.split(".")[0] + "."
+
+
 _BLOCK = re.compile(r"layers\.(\d+)\.(.+)")
 
 

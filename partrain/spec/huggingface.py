@@ -170,7 +170,9 @@ def _words(error: Exception) -> str:
 
 def _absent(text: str, path: Path) -> Reason:
     if path.parent.is_dir() and path.name == CONFIG:
-        return _reason(f"there is no {CONFIG} in {path.parent}")
+        cached = sorted(path.parent.glob(f"snapshots/*/{CONFIG}"))  # the folder of a model in the cache
+        fix = f"name a snapshot of it: {cached[0].parent}" if cached else ""
+        return _reason(f"there is no {CONFIG} in {path.parent}", fix=fix)
     fix = ""
     if _HUB_NAME.fullmatch(text):
         fix = f"fetch it first: hf download {text} {CONFIG} --local-dir {text}"

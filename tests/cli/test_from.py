@@ -85,6 +85,21 @@ def several_wrong(folder: Path) -> None:
     changed(folder, **{"model.norm.weight": None, "lm_head.weight": (15, 8), "adapter.weight": (3,)})
 
 
+def linked(folder: Path, target: str = "../elsewhere.safetensors") -> None:
+    """The weights are a link."""
+    (folder / WHOLE).rename(folder.parent / "elsewhere.safetensors")
+    (folder / WHOLE).symlink_to(target)
+
+
+def into_another_cache(folder: Path) -> None:
+    """A blob is a link once more, or the blobs are."""
+    blobs, other = folder.parent / "blobs", folder.parent / "others"
+    other.mkdir()
+    blobs.symlink_to(other)
+    linked(folder, "../blobs/weights")
+    (folder.parent / "elsewhere.safetensors").rename(other / "weights")
+
+
 SPOILT: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
     "only pickles": (pickled, ("model.from: there is no model.safetensors", "only pickles")),
     "a pickle by another name": (
@@ -119,6 +134,36 @@ SPOILT: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
         lambda folder: as_shards(folder, one="two.safetensors"),
         ("model.embed_tokens.weight is in no file, by model.safetensors.index.json in two.safetensors",),
     ),
+    "a link that leads away": (linked, ("model.safetensors: a link out of the folder, to /",)),
+    "a link to nothing": (
+        lambda folder: linked(folder, "gone"),
+        ("model.safetensors: missing",),
+    ),
+    "a link of a link": (into_another_cache, ("model.safetensors: a link out of the folder, to /",)),
+    "an index that is a link": (
+        lambda folder: (
+            as_shards(folder),
+            (folder / INDEX).unlink(),
+            (folder / INDEX).symlink_to("/dev/zero"),
+        ),
+        ("model.from: model.safetensors.index.json: a link out of the folder, to /dev/zero",),
+    ),
+    "shards that lead away": (
+        lambda folder: (
+            as_shards(folder),
+            (folder / "two.safetensors").rename(folder.parent / "two"),
+            (folder / "two.safetensors").symlink_to("../two"),
+        ),
+        ("two.safetensors: a link out of the folder, to /",),
+    ),
+    "names of both kinds": (
+        lambda folder: changed(folder, **{"embed_tokens.weight": (16, 8)}),
+        ("embed_tokens.weight [16, 8] in model.safetensors is no tensor of the model",),
+    ),
+    "a base model without the head that it needs": (
+        lambda folder: put(folder / WHOLE, base_names(SHAPES)),
+        ("lm_head.weight [16, 8] is missing",),
+    ),
     "an index that is no JSON": (
         lambda folder: (as_shards(folder), (folder / INDEX).write_text("{")),
         ("model.safetensors.index.json: it cannot be read",),
@@ -137,7 +182,44 @@ def test_a_spoilt_folder_is_refused_with_all_that_is_wrong(
     assert [part for part in said if part not in words] == [], words
 
 
-@pytest.mark.parametrize("spoil", [lambda folder: None, as_shards], ids=["one file", "shards"])
+def base_names(shapes: Shapes) -> Shapes:
+    """As a base model without a head is saved."""
+    return {name.removeprefix("model."): shape for name, shape in shapes.items() if name.startswith("model.")}
+
+
+def tied_base(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "tie_word_embeddings": True}))
+    put(folder / WHOLE, base_names(SHAPES))
+
+
+def in_a_cache(folder: Path) -> None:
+    """The folder as a cache has it: a snapshot whose files are links to blobs."""
+    as_shards(folder)
+    home = folder.parent / "models--a--b"
+    (home / "blobs").mkdir(parents=True)
+    (home / "snapshots" / "0f").mkdir(parents=True)
+    for number, path in enumerate(sorted(folder.iterdir())):
+        path.rename(home / "blobs" / str(number))
+        (home / "snapshots" / "0f" / path.name).symlink_to(f"../../blobs/{number}")
+    folder.rmdir()
+    folder.symlink_to(home / "snapshots" / "0f")
+
+
+def linked_within(folder: Path) -> None:
+    (folder / WHOLE).rename(folder / "real.safetensors")
+    (folder / WHOLE).symlink_to("real.safetensors")
+
+
+GOOD = {
+    "one file": lambda folder: None,
+    "shards": as_shards,
+    "a base model": tied_base,
+    "a cache": in_a_cache,
+    "a link within": linked_within,
+}
+
+
+@pytest.mark.parametrize("spoil", GOOD.values(), ids=GOOD)
 def test_a_whole_folder_is_taken(
     tmp_path: Path, spoil: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

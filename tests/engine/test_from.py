@@ -3,34 +3,76 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
-from partrain.checkpoint.shelf import Found, checkpoints, read_checkpoint
+from partrain.checkpoint.shelf import checkpoints
 from partrain.cli.planning import plan_job_text
-from partrain.launch.export import export
+from partrain.engine.export import words
+from partrain.run.exporting import ExportRequest
+from partrain.spec.training import Precision
 from tests.engine.families import CONFIGS, theirs
 from tests.engine.processes import run_world
 
 pytestmark = pytest.mark.torch
 
 FAMILIES = [name for name in CONFIGS if name != "phi"]  # phi is not read
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-ALONE = [(name, stored, "fp32", "zero: 0") for name in FAMILIES for stored in DTYPES]
-HALF = [("llama-3", "fp32", "bf16", "zero: 1"), ("pythia", "fp32", "bf16", "zero: 3")]
-SPLIT = [(name, "fp32", "bf16", "tp: 2, pp: 2") for name in ("llama-3", "qwen3", "gpt2", "pythia")]
-Kind = tuple[str, str, str, str]
-"""Model, precision of its files, precision of the training, layout."""
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Kind(NamedTuple):
+    """A model in a folder, and a training that starts from it."""
+
+    name: str
+    stored: Precision = "fp32"
+    """Precision of the files."""
+    precision: str = "bf16"
+    """Precision of the training."""
+    layout: str = "zero: 1"
+    saved: str = "whole"
+    """How the folder came to be: of the model with its head, of its base model, or as a cache has it."""
+
+
+ALONE = [Kind(name, stored, "fp32", "zero: 0") for name in FAMILIES for stored in DTYPES]
+HALF = [Kind("llama-3"), Kind("pythia", layout="zero: 3")]
+BASE = [Kind(name, saved="base") for name in ("llama-3", "gemma", "gpt2")]  # those with a tied head
+CACHED = [Kind("mistral", saved="cached"), Kind("qwen3", saved="cached")]
+SPLIT = [Kind(name, layout="tp: 2, pp: 2") for name in ("llama-3", "qwen3", "gpt2", "pythia")]
+SHARED = [
+    Kind("gpt2", layout="dp: 4, zero: 2", saved="base"),
+    Kind("llama-3", precision="fp32", layout="dp: 4, zero: 3"),
+    Kind("qwen3", layout="dp: 2, tp: 2, zero: 2, offload: optimizer", saved="cached"),
+    Kind("pythia", layout="dp: 4, zero: 3, offload: optimizer"),
+    Kind("llama-2", "bf16", layout="dp: 2, tp: 2, zero: 3, offload: parameters"),
+]
+
+
+def write(kind: Kind, folder: Path) -> str:
+    """Put the model into a folder as transformers does; the prefix that its names lack there."""
+    module: Any = theirs(kind.name).to(DTYPES[kind.stored])
+    prefix = f"{module.base_model_prefix}." if kind.saved == "base" else ""
+    module = module.base_model if prefix else module
+    module.save_pretrained(folder, max_shard_size="60KB" if kind.name == "qwen3" else "5GB")
+    if kind == SHARED[0]:  # with masks, as GPT-2 was published
+        masks = {f"h.{layer}.attn.bias": torch.ones(1, 1, 64, 64).tril() for layer in range(3)}
+        path = folder / "model.safetensors"
+        save_file({**load_file(path), **masks}, path, {"format": "pt"})
+    if kind.saved == "cached":
+        blobs = folder.parents[1] / "blobs"
+        blobs.mkdir()
+        for number, path in enumerate(folder.iterdir()):
+            path.rename(blobs / str(number))
+            path.symlink_to(f"../../blobs/{number}")
+    return prefix
 
 
 def case(kind: Kind, folder: Path) -> dict[str, Any]:
-    name, stored, precision, layout = kind
-    source = folder / "source"
-    module: Any = theirs(name)
-    module.to(DTYPES[stored]).save_pretrained(source, max_shard_size="60KB" if name == "qwen3" else "5GB")
+    _, _, precision, layout, _ = kind
+    source = folder / "models--a--b" / "snapshots" / "0f"
+    prefix = write(kind, source)
     job = f"""
 version: 1
 name: started
@@ -41,23 +83,34 @@ parallel: {{{layout}}}
 hardware: {{node: cpu}}
 """
     plan = plan_job_text(job.encode(), folder / "job.yaml", None).plan
-    return {"plan": plan.to_json(), "target": str(folder / "checkpoints")}
+    return {"plan": plan.to_json(), "target": str(folder / "checkpoints"), "prefix": prefix}
 
 
-def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
-    return {key: value for path in folder.glob("*.safetensors") for key, value in load_file(path).items()}
+def tensors_of(folder: Path, prefix: str = "") -> dict[str, torch.Tensor]:
+    """Every tensor but the masks, by its name in a model with a head."""
+    found = (load_file(path).items() for path in folder.glob("*.safetensors"))
+    return {prefix + key: value for items in found for key, value in items if not key.endswith(".attn.bias")}
 
 
-@pytest.mark.parametrize(("kinds", "size"), [(ALONE + HALF, 1), (SPLIT, 4)], ids=["alone", "split"])
+@pytest.mark.parametrize(
+    ("kinds", "size"),
+    [(ALONE + HALF + BASE + CACHED, 1), (SPLIT + SHARED, 4)],
+    ids=["alone", "split"],
+)
 def test_every_bit_of_a_published_model_comes_back(tmp_path: Path, kinds: list[Kind], size: int) -> None:
     folders = [tmp_path / str(number) for number in range(len(kinds))]
     work = [case(kind, folder) for kind, folder in zip(kinds, folders, strict=True)]
     run_world("tests.engine.from_world", work, size, tmp_path / "world")
-    for (name, stored, *_), folder in zip(kinds, folders, strict=True):
-        (path,) = checkpoints(folder / "checkpoints")
-        export(Found(path, read_checkpoint(path)), folder / "exported", precision=stored)
-        came, went = tensors_of(folder / "source"), tensors_of(folder / "exported")
-        assert came.keys() == went.keys(), name
+    for kind, folder, started in zip(kinds, folders, work, strict=True):
+        (path,), exported = checkpoints(folder / "checkpoints"), folder / "exported"
+        exported.mkdir()
+        request = ExportRequest(
+            checkpoint=str(path), folder=str(exported), precision=kind.stored, shard_bytes=10**9
+        )
+        assert len(list(words(request))) == 1
+        came = tensors_of(folder / "models--a--b" / "snapshots" / "0f", started["prefix"])
+        went = tensors_of(exported)
+        assert came.keys() == went.keys(), kind
         for key, value in came.items():
-            assert went[key].dtype == value.dtype == DTYPES[stored]
-            assert torch.equal(went[key], value), (name, key)
+            assert went[key].dtype == value.dtype == DTYPES[kind.stored]
+            assert torch.equal(went[key], value), (kind, key)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from partrain.spec.huggingface import fields_of_config
+from partrain.spec.huggingface import fields_of_config, hf_fields
 from partrain.spec.model import ModelSection, ModelSpec
 from partrain.spec.resolve import ResolvedModel, resolve_model
 from partrain.spec.values import read
@@ -213,3 +213,11 @@ def test_dropout_that_no_field_stands_for_is_refused() -> None:
     (reason,) = fields_of_config({**QWEN3_8B, "hidden_dropout": 0.1})[1]
     assert reason.message == "hidden_dropout: 0.1 came, which no field of a model stands for"
     assert fields_of_config({**QWEN3_8B, "hidden_dropout": 0.0, "classifier_dropout": 0.1})[1] == ()
+
+
+def test_the_folder_of_a_model_in_a_cache_is_told_from_a_snapshot_of_it(tmp_path: Path):
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0f"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    _, (reason,) = hf_fields(str(tmp_path / "models--a--b"))
+    assert reason.fix == f"name a snapshot of it: {snapshot}"
