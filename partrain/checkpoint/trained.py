@@ -10,11 +10,12 @@ from partrain.errors import CheckpointError
 from partrain.model.decoder import decoder_weights
 from partrain.spec.facts import DatasetFacts
 from partrain.spec.model import ModelSpec
-from partrain.spec.section import Count
+from partrain.spec.section import Count, Text
 from partrain.spec.training import Precision
 from partrain.spec.values import read
 
 T = TypeVar("T")
+Source = Text | None
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Trained:
     data: DatasetFacts
     sequence_length: int
     precision: Precision
+    source: str | None
+    """Absolute path of the folder that training started from; None: weights began at random."""
 
     @property
     def context(self) -> int:
@@ -47,6 +50,7 @@ def trained(manifest: Manifest) -> Trained:
         data=_read(DatasetFacts, manifest, "data"),
         sequence_length=_read(Count, manifest, "training", "sequence_length"),
         precision=_read(Precision, manifest, "training", "precision"),  # type: ignore[arg-type]
+        source=_read(Source, manifest, "weights"),  # type: ignore[arg-type]
     )
     if found.model.num_layers > len(manifest.weights):  # before as many are counted up
         raise CheckpointError("the manifest is wrong: its plan's model has more layers than it has weights")

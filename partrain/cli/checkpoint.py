@@ -93,8 +93,9 @@ def export(ckpt: Ckpt, folder: Folder, *, dtype: Dtype = None, as_json: AsJson =
     """Write the model of a checkpoint as a folder that transformers loads.
 
     It gets a config.json and safetensors of at most 5 GB, without the optimizer's
-    states. The checkpoint's checksums are compared first. The folder appears
-    whole or not at all.
+    states, and the tokenizer's files of the folder that training started from. The
+    checkpoint's checksums are compared first. The folder appears whole or not at
+    all.
     """
     from partrain.launch.export import export as write
     from partrain.units import format_bytes
@@ -102,13 +103,14 @@ def export(ckpt: Ckpt, folder: Folder, *, dtype: Dtype = None, as_json: AsJson =
     precision = _precision(dtype)
     found = _found(ckpt)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    sizes = write(found, folder, precision=precision)
-    total = sum(sizes.values())
+    written = write(found, folder, precision=precision)
+    total = sum(written.files.values())
     if as_json:
-        step = found.manifest.step
-        render.say_json({"path": str(folder), "step": step, "size_bytes": total, "files": dict(sizes)})
+        told = {"size_bytes": total, "files": dict(written.files), "notes": list(written.notes)}
+        render.say_json({"path": str(folder), "step": found.manifest.step, **told})
     else:
-        render.verdict("ok", f"{folder}: {len(sizes)} files, {format_bytes(total)}")
+        render.notes(written.notes)
+        render.verdict("ok", f"{folder}: {len(written.files)} files, {format_bytes(total)}")
 
 
 def _precision(dtype: str | None) -> Precision | None:

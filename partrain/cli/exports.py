@@ -27,6 +27,8 @@ class Exported:
     """Words after `partrain` that repeat it."""
     files: Mapping[str, int] = field(default_factory=dict)
     """Name and size in bytes of each."""
+    notes: tuple[str, ...] = ()
+    """What is not in it that might be."""
     fault: str = ""
     """Why it failed; empty: it did not."""
     hint: str = ""
@@ -37,7 +39,8 @@ class Exported:
             command = shlex.join(("partrain", *self.command))
             return {"path": str(self.folder), "error": self.fault, "fix": self.hint, "command": command}
         size = sum(self.files.values())
-        return {"path": str(self.folder), "size_bytes": size, "files": dict(self.files)}
+        told = {"size_bytes": size, "files": dict(self.files), "notes": list(self.notes)}
+        return {"path": str(self.folder), **told}
 
 
 def wants_export(plan: Plan, outcome: Outcome) -> bool:
@@ -55,13 +58,14 @@ def exported_at_end(plan: Plan, folder: RunFolder, outcome: Outcome) -> Exported
     notices = Notices(folder.notices)
     try:
         with _signals_as_faults():
-            files = export_run(plan, folder)
+            written = export_run(plan, folder)
     except PartrainError as error:
         in_a_line = " ".join(error.message.split())
         notices.add(f"the export failed: {in_a_line}", is_grave=True)
         return Exported(folder.exported, command, fault=error.message, hint=error.hint)
-    notices.add(f"exported to {folder.exported.name}")
-    return Exported(folder.exported, command, files)
+    for said in (f"exported to {folder.exported.name}", *written.notes):
+        notices.add(said)
+    return Exported(folder.exported, command, written.files, written.notes)
 
 
 @contextmanager

@@ -167,6 +167,7 @@ def _watched(run: Relaunch, script: LaunchScript, again: Sequence[str]) -> Outco
         render.say(("exporting the last checkpoint", "dim"))
     exported = exported_at_end(plan, folder, outcome)
     show_summary(console.summary, folder, exported)
+    render.notes(exported.notes if exported else ())
     show_outcome(outcome, folder)
     if exported is not None and exported.fault:
         show_failed_export(exported)

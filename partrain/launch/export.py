@@ -10,11 +10,13 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from partrain.checkpoint.export import INDEX, SHARD_BYTES, exported_files, index_text, num_bytes
 from partrain.checkpoint.shelf import Found, damage, newest_whole, sync_folder
 from partrain.checkpoint.size import free_bytes
+from partrain.checkpoint.tokenizer import copy_tokenizer
 from partrain.checkpoint.trained import trained
 from partrain.errors import CheckpointError, RunError
 from partrain.launch.answer import Answerer
@@ -29,10 +31,20 @@ from partrain.spec.training import Precision
 from partrain.units import format_bytes
 
 
+@dataclass(frozen=True)
+class Written:
+    """An exported folder."""
+
+    files: Mapping[str, int]
+    """Name and size in bytes of each."""
+    notes: tuple[str, ...]
+    """What is not in it that might be."""
+
+
 def export(
     found: Found, folder: Path, *, precision: Precision | None = None, shard_bytes: int = SHARD_BYTES
-) -> Mapping[str, int]:
-    """Write the model of a checkpoint to `folder`; the name and size in bytes of every file.
+) -> Written:
+    """Write the model of a checkpoint to `folder`, with the tokenizer's files of where it started from.
 
     `precision`: of the tensors; None: that of the training. Raises CheckpointError where the checkpoint is
     damaged, transformers has no such model, or `folder` is there; RunError where it cannot be written.
@@ -62,12 +74,13 @@ def export(
             for name, text in beside.items():
                 write_whole(hidden / name, text)
                 sizes[name] = len(text.encode())
+            copied, notes = copy_tokenizer(Path(known.source), hidden) if known.source else ({}, ())
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror or error}") from error
-    return sizes
+    return Written({**sizes, **copied}, notes)
 
 
-def export_run(plan: Plan, run: RunFolder) -> Mapping[str, int]:
+def export_run(plan: Plan, run: RunFolder) -> Written:
     """Write the model of a run that is done to the run's folder; as `export`.
 
     Raises CheckpointError too where the checkpoint of its last step is not there, or not whole.

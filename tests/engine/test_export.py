@@ -97,8 +97,9 @@ def test_transformers_loads_what_was_trained(tmp_path: Path, name: str) -> None:
 def test_a_folder_of_several_files_has_an_index(tmp_path: Path) -> None:
     module, found = saved(tmp_path, "pythia")
     folder, most = tmp_path / "new" / "exported", 70_000
-    sizes = export(found, folder, shard_bytes=most)
-    assert sizes == {path.name: path.stat().st_size for path in folder.iterdir()}
+    written = export(found, folder, shard_bytes=most)
+    assert written.notes == ()
+    assert written.files == {path.name: path.stat().st_size for path in folder.iterdir()}
     index = json.loads((folder / INDEX).read_text())
     shards = {path.name: entries(path) for path in folder.glob("*.safetensors")}
     assert len(shards) > 2
