@@ -6,7 +6,6 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +17,7 @@ from partrain.checkpoint.fit import fit, refuse_misfits
 from partrain.checkpoint.interval import best_interval_s
 from partrain.checkpoint.shelf import Found, damage, newest_whole, read_checkpoint
 from partrain.checkpoint.size import expected_bytes, shortage
+from partrain.engine.groups import said_by_all
 from partrain.engine.published import load_published
 from partrain.engine.restore import load
 from partrain.engine.saving import Retention, Saver
@@ -107,12 +107,12 @@ class Checkpoints:
             found = list(damage(path, manifest, part=self._rank, parts=dist.get_world_size()))
         except CheckpointError as error:
             found = [error.message]
-        return _from_all(found)
+        return said_by_all(found)
 
     def _refuse_if_all_are(self, damaged: dict[str, str]) -> None:
         """Without a checkpoint a run begins anew, but not where there were some."""
         listed = [f"{name}: {reason}" for name, reason in damaged.items()]
-        if any(_from_all(listed)):
+        if any(said_by_all(listed)):
             raise CheckpointError(
                 f"no checkpoint in {self._folder.checkpoints} is whole: {'; '.join(listed)}",
                 hint="--new starts another run; without these folders this one begins again",
@@ -144,7 +144,7 @@ class Checkpoints:
     def _refuse_failures(self) -> None:
         """Raise RunError, on every rank, where a save has failed that must not. Collective."""
         must = self._wish.on_failure == "stop"
-        said = _from_all(self._saver.failures[-1:] if must else ())
+        said = said_by_all(self._saver.failures[-1:] if must else ())
         if said:
             raise RunError(said[0], hint="checkpoint: {on_failure: continue}")
 
@@ -200,10 +200,3 @@ class Checkpoints:
         for failure in self._saver.failures[self._told :]:
             self._notices.add(failure, is_grave=True)
         self._told = len(self._saver.failures)
-
-
-def _from_all(said: Iterable[str]) -> list[str]:
-    """What all ranks say, on every rank."""
-    words: list[list[str]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(words, list(said))
-    return [word for own in words for word in own]

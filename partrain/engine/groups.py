@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,13 @@ def tensor_group(layout: Layout, rank: int) -> TensorGroup:
             mine = TensorGroup(ranks.index(rank), layout.tp, handle)
     assert mine is not None
     return mine
+
+
+def said_by_all(words: Iterable[str]) -> list[str]:
+    """What all ranks of the world say, rank after rank, on every one. Collective."""
+    found: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(found, list(words))
+    return [word for own in found for word in own]
 
 
 class Grid(PipelineParallelGrid):
