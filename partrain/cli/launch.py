@@ -68,7 +68,7 @@ def launch(
     from partrain.run.relaunch import relaunch
 
     gc.enable()  # what follows may take days
-    plan, job_text, planned = _planned(job, overrides)
+    plan, job_text, planned = _planned(job, overrides, goes_on=not new)
     found = Found.of(plan, lambda: fixes_of(planned) if planned and not over_budget else ())
     is_over = _is_over_budget(job, found, as_json=as_json, wanted=over_budget)
     runs_folder = Path(plan.run_dir).absolute()
@@ -112,16 +112,19 @@ def _is_over_budget(job: Path, found: Found, *, as_json: bool, wanted: bool) -> 
     raise typer.Exit(InfeasibleError.exit_code)
 
 
-def _planned(file: Path, overrides: list[str] | None) -> tuple[Plan, str, Planned | None]:
-    """The plan, the text that the run keeps as its job, and what that was planned from, if it was now."""
+def _planned(file: Path, overrides: list[str] | None, *, goes_on: bool) -> tuple[Plan, str, Planned | None]:
+    """The plan, the text that the run keeps as its job, and what that was planned from, if it was now.
+
+    `goes_on`: it may be that of a run which goes on.
+    """
     from partrain.cli.planning import file_bytes, is_plan, plan_in, plan_job_text
 
     data = file_bytes(file)
     if file.suffix == ".json" or is_plan(data):
         if overrides:
             raise typer.BadParameter("--set changes a job; a plan is decided")
-        return plan_in(data, file), f"# Launched from the plan {escaped(file.name)}.\n", None
-    planned = plan_job_text(data, file, overrides)
+        return plan_in(data, file, goes_on=goes_on), f"# Launched from the plan {escaped(file.name)}.\n", None
+    planned = plan_job_text(data, file, overrides, goes_on=goes_on)
     return planned.plan, kept_job(planned.reading.given, overrides or ()), planned
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partrain.data.facts import find_facts, find_validation_facts
 from partrain.errors import DataError, Fault, Place, SpecError
@@ -63,19 +63,30 @@ def job_reading(file: Path, overrides: Sequence[str] | None) -> Reading:
     return read_job_text(data, source=str(file), overrides=overrides or (), environ=os.environ)
 
 
-def plan_job_text(data: bytes, file: Path, overrides: Sequence[str] | None) -> Planned:
-    """As `plan_job`, of a job file that has been read."""
-    return plan_of(read_job_text(data, source=str(file), overrides=overrides or (), environ=os.environ))
+def plan_job_text(
+    data: bytes, file: Path, overrides: Sequence[str] | None, *, goes_on: bool = False
+) -> Planned:
+    """As `plan_job`, of a job file that has been read; `goes_on` as in `plan_of`."""
+    reading = read_job_text(data, source=str(file), overrides=overrides or (), environ=os.environ)
+    return plan_of(reading, goes_on=goes_on)
 
 
-def plan_of(reading: Reading) -> Planned:
-    """The plan of a job whose text has been understood."""
+def plan_of(reading: Reading, *, goes_on: bool = False) -> Planned:
+    """The plan of a job whose text has been understood.
+
+    `goes_on`: its run may go on from a checkpoint, and then needs the folder no more that it started from.
+    """
     job = reading.job
     data, data_faults = _facts(lambda: find_facts(job.data.train) if job else None)
     validation, more_faults = _facts(lambda: _validation(job, data))
     machine = find_machine(os.environ, cpu=job is not None and job.hardware.node == "cpu")
-    faults = (*data_faults, *more_faults, *_weight_faults(job, data))
-    plan = decide(reading, machine=machine, data=data, validation=validation, data_faults=faults)
+    weight_faults, config = _weight_faults(job, data), None
+    if goes_on and job is not None and job.model.from_ is not None:
+        config = _config_of_run(job, job.model.from_, is_sound=not weight_faults)
+    faults = (*data_faults, *more_faults, *(weight_faults if config is None else ()))
+    plan = decide(
+        reading, machine=machine, data=data, validation=validation, data_faults=faults, config=config
+    )
     assert data is not None
     return Planned(reading, plan, machine, data, validation)
 
@@ -106,6 +117,17 @@ def _weight_faults(job: JobSpec | None, data: DatasetFacts | None) -> tuple[Faul
     return weight_faults(Path(job.model.from_), found.model, path="model.from") if found.model else ()
 
 
+def _config_of_run(job: JobSpec, folder: str, *, is_sound: bool) -> Mapping[str, Any] | None:
+    """What the config in a folder that is no longer `is_sound` stated when the job's run was begun."""
+    from partrain.launch.begun import begun_with
+    from partrain.spec.huggingface import hf_fields
+
+    _, unreadable = hf_fields(folder)
+    if is_sound and not unreadable:
+        return None
+    return begun_with(Path(job.run.dir), job.name, folder)
+
+
 def _validation(job: JobSpec | None, train: DatasetFacts | None) -> DatasetFacts | None:
     """The file that is evaluated on; None: there is none."""
     named = job.data.validation if job else None
@@ -134,10 +156,10 @@ def is_plan(data: bytes) -> bool:
     return {"layout", "stages", "deepspeed"} <= (object_in(data) or {}).keys()
 
 
-def plan_in(data: bytes, file: Path) -> Plan:
+def plan_in(data: bytes, file: Path, *, goes_on: bool = False) -> Plan:
     """The plan that `partrain plan --out` wrote into `file`, judged again: someone may have edited it.
 
-    Raises SpecError where there is none, or with all that stands against it.
+    `goes_on` as in `plan_of`. Raises SpecError where there is none, or with all that stands against it.
     """
     from dataclasses import replace
 
@@ -153,8 +175,11 @@ def plan_in(data: bytes, file: Path) -> Plan:
     faults = plan_faults(plan)
     if not faults and plan.weights is not None:
         from partrain.checkpoint.published import weight_faults
+        from partrain.launch.begun import begun_with
 
         faults = weight_faults(Path(plan.weights), plan.model, path="weights")
+        if faults and goes_on and begun_with(Path(plan.run_dir), plan.name, plan.weights) is not None:
+            faults = ()
     if faults:
         raise SpecError([replace(fault, place=place) for fault in faults])
     return replace(plan, stages=stage_plans(plan_memory(plan)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
+from typing import Any
 
 import partrain
 from partrain.errors import Fault, InfeasibleError, Reason, SpecError
@@ -46,11 +47,13 @@ def decide(
     data: DatasetFacts | None,
     validation: DatasetFacts | None = None,
     data_faults: Sequence[Fault] = (),
+    config: Mapping[str, Any] | None = None,
 ) -> Plan:
     """The plan for a job; `machine` is this one, which `hardware.node` replaces.
 
     `validation` is the file that `data.validation` names. `data`, or it, is None when `data_faults` say why;
-    they also say what is wrong with the weights that `model.from` names.
+    they also say what is wrong with the weights that `model.from` names. `config` is what the config beside
+    these states, None: it is read.
     Raises SpecError with all faults of job, data and layout
     together; InfeasibleError when only values that were `auto` stand against each other.
     """
@@ -62,7 +65,9 @@ def decide(
         raise ValueError("data is None without a fault")
     here, unknown_node = _machine(job, machine)
     vocabulary = data.vocab_size if data else None
-    resolved = resolve_model(job.model, sequence_length=job.training.sequence_length, vocab_size=vocabulary)
+    resolved = resolve_model(
+        job.model, sequence_length=job.training.sequence_length, vocab_size=vocabulary, config=config
+    )
     choice = choose(job, model=resolved.model, machine=here)
     unknown = {"data.train": data is None, "hardware.node": bool(unknown_node)}
     doubtful = reading.doubtful.union(path for path, is_unknown in unknown.items() if is_unknown)

@@ -73,6 +73,9 @@ DEFAULTS: Mapping[str, Any] = {
     "attention_dropout": 0.0,
 }
 
+CONFIG_ORIGIN = "config "
+"""How the origin of a value that a config.json states begins; its path follows."""
+
 REQUIRED = ("num_layers", "hidden_size", "num_heads")
 """Fields that nothing else can tell."""
 
@@ -89,9 +92,18 @@ class ResolvedModel:
     """All that is wrong with it."""
 
 
-def resolve_model(section: ModelSection, *, sequence_length: int, vocab_size: int | None) -> ResolvedModel:
-    """The complete model; `vocab_size` is the dataset's, None where it does not say."""
-    named, refused = _named(section)
+def resolve_model(
+    section: ModelSection,
+    *,
+    sequence_length: int,
+    vocab_size: int | None,
+    config: Mapping[str, Any] | None = None,
+) -> ResolvedModel:
+    """The complete model; `vocab_size` is the dataset's, None where it does not say.
+
+    `config`: what the config in the folder that the section starts from states; None: it is read.
+    """
+    named, refused = _named(section, config)
     if refused:
         return ResolvedModel(None, {}, refused)
     values, origins = _stated(section, named)
@@ -108,7 +120,7 @@ def resolve_model(section: ModelSection, *, sequence_length: int, vocab_size: in
 _Named = tuple[Mapping[str, Any], str]
 
 
-def _named(section: ModelSection) -> tuple[_Named, tuple[Reason, ...]]:
+def _named(section: ModelSection, known: Mapping[str, Any] | None) -> tuple[_Named, tuple[Reason, ...]]:
     """What the preset or the config states, and its name in words; or why it states nothing."""
     preset = section.preset
     came = {"preset": preset, "hf": section.hf, "from": section.from_}
@@ -120,8 +132,8 @@ def _named(section: ModelSection) -> tuple[_Named, tuple[Reason, ...]]:
     for key in ("hf", "from"):
         config = came[key]
         if config is not None:
-            stated, reasons = hf_fields(config, key=f"model.{key}")
-            return (stated, f"config {config}"), reasons
+            stated, reasons = (known, ()) if known is not None else hf_fields(config, key=f"model.{key}")
+            return (stated, f"{CONFIG_ORIGIN}{config}"), reasons
     if preset is None:
         return ({}, ""), ()
     try:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from partrain.checkpoint.safetensors import header
+from partrain.cli.planning import plan_job
+from partrain.run.relaunch import plan_changes
 from tests.cli.command import JOB, job_file, partrain
+from tests.cli.run_folders import FAILED, run_folder
+from tests.cli.test_checkpoint import as_saved
 
 CONFIG = {
     "model_type": "llama",
@@ -250,3 +255,47 @@ def test_a_folder_and_a_preset_are_refused_together(tmp_path: Path, monkeypatch:
     code, words = checked(tmp_path, lambda folder: None, "{from: weights, preset: tiny}")
     assert code == 2
     assert "model.from: both preset and from came" in words
+
+
+def begun(folder: Path) -> tuple[Path, str]:
+    """A run that started from published weights and failed, with a checkpoint; its job."""
+    weights = folder / "weights"
+    weights.mkdir()
+    stretched = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = {
+        **CONFIG,
+        "attention_dropout": 0.1,
+        "rope_scaling": {**stretched, "original_max_position_embeddings": 16},
+    }
+    (weights / "config.json").write_text(json.dumps(config))
+    put(weights / WHOLE, SHAPES)
+    text = JOB.replace("{preset: tiny}", "{from: weights, norm_eps: 1.0e-6}").replace("pp: 2", "pp: 1")
+    job = job_file(folder, text)
+    plan, path = plan_job(job, None).plan, run_folder(folder / "runs", "small", outcome=FAILED)
+    (path / "plan.json").write_text(plan.to_json())
+    as_saved(path / "checkpoints", plan, 2)
+    return path, str(job)
+
+
+@pytest.mark.parametrize("what", ["all", WHOLE, "config.json"])
+def test_a_run_with_a_checkpoint_no_longer_needs_the_folder(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, job = begun(tmp_path)
+    before = json.loads((path / "plan.json").read_text())
+    (tmp_path / "weights" / what).unlink() if what != "all" else shutil.rmtree(tmp_path / "weights")
+    again = partrain("launch", job, "--dry-run", "--json")
+    assert again.code == 0, again.err
+    assert plan_changes(before, json.loads(again.out)["plan"]) == ()
+    assert partrain("launch", str(path / "plan.json"), "--dry-run").code == 0
+    other = partrain("launch", job, "--dry-run", "--json", "--set", "model.norm_eps=1.0e-5")
+    assert plan_changes(before, json.loads(other.out)["plan"]) == ("model.norm_eps: 1e-06 -> 1e-05",)
+    assert partrain("check", job).code == 2
+    for options in (["--new"], ["--set", "name=other"], ["--set", "run.dir=elsewhere"]):
+        assert partrain("launch", job, "--dry-run", *options).code == 2
+    assert partrain("launch", str(path / "plan.json"), "--dry-run", "--new").code == (
+        2 if what != "config.json" else 0
+    )
+    shutil.rmtree(path / "checkpoints")
+    assert partrain("launch", job, "--dry-run").code == 2
