@@ -5,14 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from partrain.cli import render
-from partrain.cli.exports import Exported
 from partrain.cli.summary import Summary
 from partrain.run.failures import ranks_alike
 from partrain.run.folder import RunFolder
 from partrain.run.records import EvaluationRecord, Failure, Outcome, perplexity
 from partrain.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from partrain.cli.exports import Exported
 
 
 def show_outcome(outcome: Outcome, folder: RunFolder) -> None:
