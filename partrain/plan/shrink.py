@@ -44,6 +44,7 @@ REASONS: Mapping[str, str] = {
     "training.attention": "the kernel is the GPU's",
     "training.tf32": "it is a format of GPUs",
     "hardware.node": "all ranks are processes of this machine",
+    "checkpoint.export": "nobody has a use for the small model",
     "checkpoint.on_failure": "a save that fails is what is looked for",
 }
 """Key path -> why its value is another one here; all else is only less of the same."""
@@ -229,7 +230,7 @@ def _checkpoint(job: JobSpec) -> dict[str, Any]:
     if wish.every == "none":
         return {}
     kept = {} if wish.keep_every is None else {"keep_every": min(2, wish.keep_every)}
-    return {"every": 1, "on_failure": "stop", **kept}
+    return {"every": 1, "on_failure": "stop", "export": "none", **kept}
 
 
 def _over(before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -219,6 +219,12 @@ def test_published_weights_are_left_out_and_that_is_told() -> None:
     assert (change.before, change.after, bool(change.why)) == ("Llama", None, True)
 
 
+def test_the_small_model_is_not_exported() -> None:
+    small, plan = small_of(LARGE, "checkpoint.export=hf")
+    assert plan.checkpoint.export == "none"
+    assert changes_of(small)["checkpoint.export"].why
+
+
 def test_checkpoints_that_are_kept_for_good_are_made() -> None:
     _, plan = small_of(LARGE, "checkpoint={every: 100, keep: 3, keep_every: 500}")
     assert (plan.checkpoint.every, plan.checkpoint.keep, plan.checkpoint.keep_every) == (1, 3, 2)
