@@ -24,6 +24,7 @@ NAMES = (
     "merges.txt",
     "tokenizer.model",
     "spiece.model",
+    "tekken.json",
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",

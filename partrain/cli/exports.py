@@ -57,7 +57,7 @@ def exported_at_end(plan: Plan, folder: RunFolder, outcome: Outcome) -> Exported
     command = ("checkpoint", "export", str(folder.path), str(folder.exported))
     notices = Notices(folder.notices)
     try:
-        with _signals_as_faults():
+        with signals_as_faults():
             written = export_run(plan, folder)
     except PartrainError as error:
         in_a_line = " ".join(error.message.split())
@@ -69,7 +69,7 @@ def exported_at_end(plan: Plan, folder: RunFolder, outcome: Outcome) -> Exported
 
 
 @contextmanager
-def _signals_as_faults() -> Iterator[None]:
+def signals_as_faults() -> Iterator[None]:
     """An export that is interrupted has failed, and clears away what it began."""
 
     def refuse(number: int, frame: FrameType | None) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from pathlib import Path
 
 import pytest
 
 from partrain.checkpoint.size import expected_bytes, exported_bytes
-from partrain.cli.exports import exported_at_end
+from partrain.cli.exports import exported_at_end, signals_as_faults
 from partrain.cli.outcomes import show_failed_export, show_next, show_summary
 from partrain.cli.planning import plan_job
+from partrain.errors import RunError
 from partrain.plan.plan import Plan
 from partrain.run.folder import RunFolder
 from partrain.run.records import Outcome
@@ -69,6 +71,14 @@ def test_nothing_is_exported_unless_the_job_wants_it_and_the_run_is_done(
     plan, run = ended(tmp_path, 3, job=job)
     assert exported_at_end(plan, run, Outcome(state, 5 * (state != "done"), "", 0.0)) is None  # type: ignore[arg-type]
     assert not run.notices.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_export_that_is_interrupted_has_failed(number: signal.Signals):
+    before = signal.getsignal(number)
+    with pytest.raises(RunError, match=f"interrupted by {number.name}"), signals_as_faults():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
 
 
 def test_room_is_wanted_for_the_export_too(tmp_path: Path):
